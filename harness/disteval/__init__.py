@@ -82,7 +82,7 @@ __all__ = [
     "set_default_dist_backend",
 ]
 
-# Imported when they are used: ranks and most commands evaluate nothing.
+# Imported when they are used, for most commands evaluate nothing.
 _LATER = {
     "disteval.by_sample": {"seeds"},
     "disteval.data": {"ByLength", "PredictionReader", "Predictions", "load_predictions"},

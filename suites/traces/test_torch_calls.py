@@ -260,11 +260,11 @@ def test_files_that_are_not_those_of_the_ranks_of_one_run_are_refused(
 def test_the_last_call_is_named_where_the_record_of_a_lost_rank_is_not_known() -> None:
     def told(*statuses: RankStatus) -> list[tuple[str, ...]]:
         seen = PostMortem("rank 0 was lost", [RankStatus(0), *statuses])
-        return facts(seen.told_of_calls.partition(": ")[2])
+        return facts(seen.text_of_calls.partition(": ")[2])
 
     waiting = RankStatus(1, calls=calls(SUM, WAITING))
     parted = [("1", "called", "all_reduce #1", TWO), ("2", "no call")]
     assert told(waiting, RankStatus(2, calls=[])) == parted
     assert told(waiting) == [("1", "called", "all_gather #2", TWO)]
     no_calls = [RankStatus(0), RankStatus(1, calls=[])]
-    assert PostMortem("no calls", no_calls).told_of_calls == ""
+    assert PostMortem("no calls", no_calls).text_of_calls == ""

@@ -97,9 +97,11 @@ def test_an_error_knows_of_each_rank_how_it_ended_and_where_it_is() -> None:
     assert end_or_wait.__name__ in [call.function for call in waits.frames]
     assert [call.function for call in other.frames] == [end_or_wait.__name__]
     assert other.raised == "KeyError: 'raises'"
+    assert caught.value.post_mortem.waiting == [waits]
     with World(SOCKETS, 2) as world, pytest.raises(WorldError) as caught:
         world.run(end_or_wait, "waits", "is killed")
     assert [status.signal for status in caught.value.ranks] == ["", "SIGKILL"]
+    assert caught.value.post_mortem.waiting == []  # a killed rank waits no more
 
 
 def print_and_raise_controls(backend: Any) -> None:

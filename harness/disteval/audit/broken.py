@@ -11,7 +11,7 @@ from typing import NamedTuple
 from disteval.audit.case import Settings
 from disteval.audit.findings import Kind
 from disteval.errors import WorldError, describe_error
-from disteval.worlds import RankStatus
+from disteval.worlds import PostMortem, RankStatus
 from disteval.worlds.postmortem import list_ranks
 
 _TORCH_FILE, _WRAPPER = "distributed_c10d.py", "wrapper"
@@ -57,10 +57,8 @@ class _Place(NamedTuple):
 
 def describe(error: WorldError, world_size: int = 2) -> Broken:
     """Return the kind and the sentence of a call that raised, lost ranks or did not return."""
-    found = error.post_mortem
-    happened = str(error).partition("\n")[0] if found is None else found.happened
-    told = "" if found is None else found.told_of_calls
-    calls = f"; {told}" if told else ""
+    found = error.post_mortem or PostMortem(str(error).partition("\n")[0], ())
+    calls = f"; {found.text_of_calls}" if found.text_of_calls else ""
     alone = error.in_step or world_size == 1
     raised = ""
     if error.errors:
@@ -71,20 +69,19 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
             raised = f"{len(error.errors)} ranks raised, {raised}"
     if error.lost:
         # What other ranks raise then is that they can't reach it.
-        alone |= found is not None and found.ended_itself
-        crashed = f"{happened}; {raised}" if raised else happened
+        alone |= found.ended_itself
+        crashed = f"{found.happened}; {raised}" if raised else found.happened
         return Broken("crashes", crashed + calls, alone, lost=True)
-    places = _places(error.ranks)
+    places = _places(found.ranks)
     where = "; ".join(place.sentence for place in places)
     if raised:
         crashed = f"{raised}; meanwhile {where}" if where else raised
         return Broken("crashes", crashed + calls, alone)
-    waited = found.waited if found is not None else 0.0
-    late = f"no progress for {waited:g} s" if waited else "no progress"
-    hangs = f"{where}: {late}" if where else happened
+    late = f"no progress for {found.waited:g} s" if found.waited else "no progress"
+    hangs = f"{where}: {late}" if where else found.happened
     waiting = {rank for place in places if place.waits for rank in place.ranks}
-    parting = None if found is None else found.parting
-    may_be_slow = parting is None or not waiting.issuperset(parting.without)
+    # A rank that made no call, and neither waits nor has returned, may still come to it.
+    may_be_slow = found.parting is None or not waiting.issuperset(found.parting.without)
     return Broken("hangs", hangs + calls, alone, may_be_slow=may_be_slow)
 
 
@@ -162,7 +159,7 @@ def _places(ranks: Sequence[RankStatus]) -> list[_Place]:
     for status in ranks:
         if status.returned:
             found.append(_Place([status.rank], f"rank {status.rank} has returned", True))
-        elif status.stopped:
+        elif status.stopped and not status.reply:
             sentence = f"rank {status.rank} is stopped by a signal"
             found.append(_Place([status.rank], sentence, False))
         elif status.stack or status.no_stack:

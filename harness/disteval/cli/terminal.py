@@ -57,7 +57,7 @@ class Commands(click.Group):
         return sorted({*self._names, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, which is imported first; None if there is none of that name."""
+        """Import a command and return it; None if no command has that name."""
         if cmd_name in self._names and cmd_name not in self.commands:
             module = import_module(f"disteval.cli.{cmd_name}")
             self.add_command(getattr(module, f"{cmd_name}_command"))
@@ -102,19 +102,21 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # click handles these
         except Exception as error:
-            if isinstance(error, PermissionError) and error.filename:  # of some file or folder
-                what = f"{error.filename}: permission denied; correct its mode, or name another"
-                print_error(ctx.invoked_subcommand, what, error)
-                ctx.exit(2)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                where = f"{error.filename}: " if error.filename else ""
-                what = f"{where}no space is left; free some, or name a folder on another disk"
-                print_error(ctx.invoked_subcommand, what, error)
-                ctx.exit(1)
-            hint = "" if is_verbose() else " Add --verbose to see where it was raised."
-            reason = f"unexpected {type(error).__name__}: {error}".rstrip(".")
-            print_error(ctx.invoked_subcommand, f"{reason}.{hint}", error)
-            ctx.exit(1)
+            what, code = _unexpected(error)
+            print_error(ctx.invoked_subcommand, what, error)
+            ctx.exit(code)
+
+
+def _unexpected(error: Exception) -> tuple[str, int]:
+    """Return what is said of an exception that is not of this library, and the exit status."""
+    if isinstance(error, PermissionError) and error.filename:  # of some file or folder
+        return f"{error.filename}: permission denied; correct its mode, or name another", 2
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}no space is left; free some, or name a folder on another disk", 1
+    hint = "" if is_verbose() else " Add --verbose to see where it was raised."
+    reason = f"unexpected {type(error).__name__}: {error}".rstrip(".")
+    return f"{reason}.{hint}", 1
 
 
 def _fail(ctx: click.Context, error: HarnessError) -> None:

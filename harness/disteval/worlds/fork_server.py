@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from disteval.worlds.process import become_rank, killed_with_parent
+from disteval.worlds.process import IMPORTED, become_rank, killed_with_parent
 from disteval.worlds.watchdog import VARIABLE
 
 MARK_BYTES = 24
@@ -83,7 +83,7 @@ def serve(descriptor: int, libraries: Sequence[str], output: int) -> int:
     order = None
     with contextlib.suppress(EOFError, OSError, SystemExit):
         gc.disable()
-        for name in ("disteval.evaluation", *libraries):  # what most functions of ranks call
+        for name in (IMPORTED, *libraries):
             importlib.import_module(name)
         gc.freeze()  # else each collection in a rank walks, and so copies, what was imported here
         sys.stdout.flush()

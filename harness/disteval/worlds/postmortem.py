@@ -148,7 +148,21 @@ class PostMortem:
         return find_parting(self._calls)
 
     @property
-    def told_of_calls(self) -> str:
+    def last(self) -> Position:
+        """The place of a rank that has entered as many collectives as any."""
+        return max(self.ranks, key=lambda s: s.position.entered).position
+
+    @property
+    def waiting(self) -> list[RankStatus]:
+        """The ranks that run, and wait in a collective or have not entered the last one."""
+        return [
+            s for s in self.ranks
+            if s.hello and not (s.reply or s.end or s.unseen or s.stopped)
+            and (s.position.inside or s.position.entered < self.last.entered)
+        ]  # fmt: skip
+
+    @property
+    def text_of_calls(self) -> str:
         """Where ranks parted in torch.distributed, or the last calls if a rank's are not known."""
         if parting := self.parting:
             return f"first parted in torch.distributed: {parting.sentence}"
@@ -165,15 +179,14 @@ class PostMortem:
 
         Where all ranks have raised alike, the headline says what, and nothing repeats it.
         """
-        ranks = self.ranks
-        last = max(ranks, key=lambda s: s.position.entered).position
+        ranks, last = self.ranks, self.last
         lines = [self.headline]
         # There may be a thousand of these; the others are described one by one.
         if missing := [s.rank for s in ranks if s.hello is None]:
             lines.append(f"  {list_ranks(missing, len(ranks))} never reported to the leader")
         there = [] if raised_alike(ranks) else [s for s in ranks if s.hello]
         lines += [f"  {_host(ranks, [s])}rank {s.rank}: {_describe(s, last)}" for s in there]
-        lines += [f"  {told}" for told in [self.told_of_calls] if told]
+        lines += [f"  {told}" for told in [self.text_of_calls] if told]
         return visible("\n".join(lines))
 
     @property
@@ -244,9 +257,8 @@ def of_order(
 
 def record_failure(recorder: Recorder, found: PostMortem) -> None:
     """Record in a trace that an order failed, and what each rank was doing."""
-    ranks = found.ranks
-    last = max(ranks, key=lambda s: s.position.entered).position
-    doing = {f"rank {s.rank}": visible(_describe(s, last)) for s in ranks if s.hello}
+    last = found.last
+    doing = {f"rank {s.rank}": visible(_describe(s, last)) for s in found.ranks if s.hello}
     now = time.monotonic_ns()
     recorder.add("failure", visible(found.headline), now, now, **doing)
     recorder.flush()

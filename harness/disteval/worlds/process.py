@@ -19,6 +19,9 @@ from disteval.worlds.postmortem import exit_text
 from disteval.worlds.rank import serve
 from disteval.worlds.rank_files import rank_file
 
+IMPORTED = "disteval.evaluation"
+"""What every rank has imported, forked or started, because most of their functions call it."""
+
 IN_CHILD = "in-child"
 """The argument by which a process is asked to call `go_on_in_child`."""
 
@@ -74,7 +77,7 @@ def become_rank(
         printed: Output of this process from before it was a rank.
     """
     _redirect_output(rank_file(directory, rank, "out"))
-    import_module("disteval.evaluation")  # which forked ranks have, too
+    import_module(IMPORTED)
     os.write(1, printed)
     faulthandler.enable()
     return serve(directory, rank, on_lost=on_lost)

@@ -140,11 +140,8 @@ def errors(seen: Seen) -> str:
 
     The facts of each difference are whether collectives worked before the error.
     """
-    last = max((status.position.entered for status in seen.ranks), default=0)
-    late = [
-        s for s in seen.ranks if not s.reply and (s.position.inside or s.position.entered < last)
-    ]
-    if late and any(status.returned for status in seen.ranks):
+    found = seen.error.post_mortem if seen.error else None
+    if found and found.waiting and any(status.returned for status in found.ranks):
         return ONE_IS_TOLD
     told = {d.rank: d.got[0] for d in seen.shown if d.got and len(d.got) == 2}
     if not told or len(told) < len(seen.shown):
