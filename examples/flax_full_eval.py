@@ -20,7 +20,7 @@ from disteval.data import load_embedded
 from disteval.models import default_weights
 from disteval.models.resnet18_jax import ResNet18, preprocess, variables
 from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
-from disteval.worlds import World
+from disteval.world import World
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 SIZE, BATCH = 203, 64

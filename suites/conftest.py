@@ -16,7 +16,7 @@ from disteval.data import load_cifar10
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.registry import list_all_backends
-from disteval.worlds import detect_outer_world
+from disteval.world import detect_outer_world
 
 from suites.helpers import needs
 from suites.helpers.pictures import write_small_cifar10

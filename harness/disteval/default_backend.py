@@ -54,7 +54,7 @@ _said = False
 
 
 class _World(threading.local):
-    """The group that the rank of a `disteval.worlds.World` in this thread has joined, if any."""
+    """The group that the rank of a `disteval.world.World` in this thread has joined, if any."""
 
     backend: BaseDistBackend | None = None
     pid = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from disteval.text import visible
 
 if TYPE_CHECKING:
-    from disteval.worlds.postmortem import PostMortem, RankStatus
+    from disteval.world.postmortem import PostMortem, RankStatus
 
 
 class HarnessError(Exception):
@@ -119,7 +119,7 @@ class WorldError(HarnessError):
             that order.
 
     Attributes:
-        post_mortem: The post-mortem, a `disteval.worlds.PostMortem`; None if the ranks were not
+        post_mortem: The post-mortem, a `disteval.world.PostMortem`; None if the ranks were not
             examined.
     """
 

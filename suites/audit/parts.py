@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from disteval import get_dist_backend
 from disteval.audit import Case
-from disteval.worlds import World
+from disteval.world import World
 
 Loop = Callable[[Case], Any]
 Samples = list[dict[str, Any]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from disteval import WorldError, get_dist_backend
 from disteval.audit import Audit, Case
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.audits import (
     audited,

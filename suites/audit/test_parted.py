@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from disteval import WorldError
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.audits import audited, shorten_first_calls
 from suites.helpers.needs import framework, needs

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from disteval.data import load_cifar10, load_embedded
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants, evaluate_on_rank
 

@@ -23,7 +23,7 @@ OF_TEMPLATES = len(select_rules(["9.*"]))
 MINE = """
 import time
 from pathlib import Path
-from disteval.worlds import detect_outer_world
+from disteval.world import detect_outer_world
 from disteval_backends.threads_dist import ThreadsDist
 
 class Good(ThreadsDist):

@@ -21,7 +21,7 @@ from typing import Any
 
 from disteval import frames
 from disteval.contract import Rendezvous
-from disteval.worlds import World
+from disteval.world import World
 from disteval_backends.torch_dist import TorchCPUDist
 
 TRIES = 16  # gloo lets one of two ranks connect to the other, and the stranger needs rank 0 to wait

@@ -14,7 +14,7 @@ from disteval import UsageError, get_dist_backend
 from disteval.default_backend import set_group_of_world
 from disteval.metrics import Mean, MetricGroup
 from disteval.registry import get_backend_class
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.faults import use_small_rounds
 from suites.helpers.needs import each, needs

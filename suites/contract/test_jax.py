@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from disteval import WorldError
 from disteval.errors import BackendUnavailableError
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly, torchrun

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.faults import break_ring, free_port
 from suites.helpers.needs import needs

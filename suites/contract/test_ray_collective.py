@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.needs import needs
 from suites.helpers.ray_nodes import joined_ray

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from disteval import FrameError, UsageError, WorldError, frames
 from disteval.contract import Rendezvous
-from disteval.worlds import World
+from disteval.world import World
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.frames import has_key

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from disteval import get_dist_backend
 from disteval.contract import BaseDistBackend
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.docs.pages import blocks_of, write_files
 from suites.docs.tasks import exactly, load

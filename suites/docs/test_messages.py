@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from disteval import WorldError, evaluate
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.docs.pages import blocks_of, write_files
 from suites.helpers.command import disteval

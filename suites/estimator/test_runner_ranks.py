@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from disteval import UsageError, WeightsError, WorldError, get_dist_backend
 from disteval.metrics import CrossEntropy
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.needs import framework, needs
 

@@ -7,7 +7,7 @@ import numpy as np
 from disteval import evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import Regression
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.needs import needs
 

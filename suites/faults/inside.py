@@ -181,11 +181,11 @@ def _role(pid: int, root: int, outer: bool) -> tuple[str, int]:
     variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     rank = next((int(variables[name]) for name in _RANKS if name in variables), -1)
     text = " ".join(words[:4])
-    if "disteval.worlds.fork_server" in text:
+    if "disteval.world.fork_server" in text:
         return "helper", -1
     if {Path(word).name for word in words[:2]} & _LAUNCHERS or "torch.distributed.run" in words:
         return "launcher", -1
-    if "disteval.worlds.process" in text:
+    if "disteval.world.process" in text:
         return "rank", int(words[-1]) if rank < 0 and words[-1].isdigit() else rank
     if pid == root:
         return "leader", -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from disteval.worlds import World
+from disteval.world import World
 
 STEPS = 30
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disteval.contract import BaseDistBackend
-from disteval.worlds import World
+from disteval.world import World
 
 
 def is_equal(backend: BaseDistBackend, number: float) -> bool:

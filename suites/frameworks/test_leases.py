@@ -13,7 +13,7 @@ import pytest
 from disteval import Leases, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import AUROC, Accuracy
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.needs import needs
 

@@ -10,8 +10,8 @@ import pytest
 from disteval import BaseDistBackend, default_backend, registry, traces
 from disteval.conformance import callers
 from disteval.traces.recorder import Recorder
-from disteval.worlds import forked
-from disteval.worlds.channel import messages
+from disteval.world import forked
+from disteval.world.channel import messages
 
 
 def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:

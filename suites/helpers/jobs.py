@@ -1,10 +1,10 @@
 """What tests know of jobs that somebody else has started, and of how their ranks find a leader."""
 
 from disteval.launched import Job, launched_job
-from disteval.worlds import meeting
-from disteval.worlds.environment import OuterWorld, outside_environment
-from disteval.worlds.given_leader import given_leader
-from disteval.worlds.meeting import GivenLeader
+from disteval.world import meeting
+from disteval.world.environment import OuterWorld, outside_environment
+from disteval.world.given_leader import given_leader
+from disteval.world.meeting import GivenLeader
 
 __all__ = [
     "GivenLeader",

@@ -25,7 +25,7 @@ from disteval import Task
 from disteval.evaluation.borrowed import run_leases
 from disteval.leases import Lender
 from disteval.metrics import Accuracy, BaseMetric, Mean
-from disteval.worlds import control_directory
+from disteval.world import control_directory
 
 SIZE, BATCH = 200, 4
 HOW = ("SIGKILL", "SIGSTOP", "exit", "exception")

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from disteval.worlds import World, control_directory
-from disteval.worlds.collective_log import read_position
-from disteval.worlds.launchers import (
+from disteval.world import World, control_directory
+from disteval.world.collective_log import read_position
+from disteval.world.launchers import (
     HorovodrunLauncher,
     MpirunLauncher,
     ThreadsLauncher,
     TorchrunLauncher,
     register_launcher,
 )
-from disteval.worlds.rank_files import rank_file
+from disteval.world.rank_files import rank_file
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ def _rank_of(process: Path) -> int | None:
         )
     except OSError:
         return None
-    if len(words) < 4 or words[1] != b"-c" or b"disteval.worlds.process" not in words[2]:
+    if len(words) < 4 or words[1] != b"-c" or b"disteval.world.process" not in words[2]:
         return None
     for name in (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"):
         if name in environ:

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from disteval.worlds import ElasticWorld
-from disteval.worlds.launchers.ray import joined_ray, share_of_cpu
+from disteval.world import ElasticWorld
+from disteval.world.launchers.ray import joined_ray, share_of_cpu
 
 from suites.helpers.processes import processes_below, wait_for
 

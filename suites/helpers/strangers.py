@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from disteval.worlds import LocalLauncher, control_directory
-from disteval.worlds.channel import connection
-from disteval.worlds.launchers import Hosts
+from disteval.world import LocalLauncher, control_directory
+from disteval.world.channel import connection
+from disteval.world.launchers import Hosts
 
 SECONDS = 60
 STRANGER = 12345

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from disteval.worlds import attach, group, rank
-from disteval.worlds.channel import connection
+from disteval.world import attach, group, rank
+from disteval.world.channel import connection
 
 
 def shorten_leaving(seconds: float) -> None:

@@ -15,7 +15,7 @@ def _python(code: str) -> str:
 @needs("torch", "jax", "tensorflow")
 def test_importing_and_using_the_harness_imports_no_framework() -> None:
     loaded = _python(
-        "import sys, disteval, disteval.cli, disteval.worlds\n"
+        "import sys, disteval, disteval.cli, disteval.world\n"
         "assert 'disteval_backends' not in sys.modules\n"
         "from disteval.metrics import Accuracy, from_torchmetrics\n"
         "assert Accuracy()([[0, 1]], [1]) == {'top1': 1.0}\n"

@@ -17,7 +17,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval import WorldError
 from disteval.conformance.plugin import required
 from disteval.conformance.world import BackendWorlds
-from disteval.worlds import World, report_progress
+from disteval.world import World, report_progress
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 

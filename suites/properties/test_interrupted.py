@@ -14,7 +14,7 @@ import pytest
 from disteval import Leases, Predictions, RankError, WorldError, evaluate, load_predictions
 from disteval.conformance.world import BackendWorlds
 from disteval.metrics import Accuracy
-from disteval.worlds import World
+from disteval.world import World
 from hypothesis import strategies as st
 
 from suites.properties.cases import OF_ROWS, RIGHT, SAMPLES, Model, Numbers, error_of, rows, scored

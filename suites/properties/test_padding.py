@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from disteval import Coverage, ShardPlan, evaluate
 from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
-from disteval.worlds import World
+from disteval.world import World
 from hypothesis import strategies as st
 
 from suites.helpers.needs import needs

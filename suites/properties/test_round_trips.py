@@ -12,7 +12,7 @@ from disteval import LibraryMissingError
 from disteval.conformance.runner import check_backend
 from disteval.errors import WorldError
 from disteval.registry import get_backend_class, list_all_backends
-from disteval.worlds import detect_outer_world
+from disteval.world import detect_outer_world
 
 from suites.helpers.needs import each, missing
 

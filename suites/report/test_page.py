@@ -15,7 +15,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.errors import WorldError
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.needs import needs
 from suites.helpers.reports import Page, outcomes, page

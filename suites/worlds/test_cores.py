@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from disteval import UsageError
-from disteval.worlds import cores
+from disteval.world import cores
 
 from suites.helpers.command import invoke
 from suites.helpers.faults import forget_fork_servers

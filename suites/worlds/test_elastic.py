@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from disteval import UsageError
-from disteval.worlds import ElasticWorld, LocalLauncher, LostRank, report_progress
+from disteval.world import ElasticWorld, LocalLauncher, LostRank, report_progress
 
 from suites.helpers.frames import Unloadable
 from suites.helpers.processes import is_running, wait_for

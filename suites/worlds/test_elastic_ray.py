@@ -14,7 +14,7 @@ from disteval.cli.eval_elastic import lend
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
-from disteval.worlds import ElasticWorld, RayLauncher
+from disteval.world import ElasticWorld, RayLauncher
 
 from suites.helpers import lease_task
 from suites.helpers.lease_task import TASK, judge, right

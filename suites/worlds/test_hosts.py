@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from disteval.errors import HarnessError
-from disteval.worlds import World, detect_outer_world, follow, release
+from disteval.world import World, detect_outer_world, follow, release
 
 from suites.helpers.frames import has_key
 from suites.helpers.hosts import ADDRESSES, Hosts, ended

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from disteval import UsageError
-from disteval.worlds import OuterWorld, detect_outer_world
+from disteval.world import OuterWorld, detect_outer_world
 
 from suites.helpers.jobs import Job, given_leader, launched_job, meeting, outside_environment
 

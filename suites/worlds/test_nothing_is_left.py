@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from disteval import WorldError
-from disteval.worlds import (
+from disteval.world import (
     LocalLauncher,
     World,
     detect_outer_world,
@@ -512,7 +512,7 @@ def test_a_job_that_somebody_else_has_started_ends_as_a_whole(
 
 def test_nothing_keeps_exit_now_from_ending_a_process() -> None:
     code = "import sys; sys.stdout = open(1, 'w'); print('unheard')\n"
-    code += "from disteval.worlds import exit_now; exit_now(3)"
+    code += "from disteval.world import exit_now; exit_now(3)"
     reader, writer = os.pipe()
     os.close(reader)  # as when whoever read the output is gone
     command = [sys.executable, "-c", code]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from disteval import WorldError
-from disteval.worlds import World
+from disteval.world import World
 
 from suites.helpers.processes import wait_for
 
@@ -138,7 +138,7 @@ def print_lines(backend: Any) -> None:
 def test_much_that_ranks_print_is_logged_whole_where_that_was_asked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    name = "disteval.worlds.ranks"
+    name = "disteval.world.ranks"
     with caplog.at_level(logging.INFO, name), World(SOCKETS, 1) as world:
         world.run(print_lines)
     told = [record.message for record in caplog.records if record.name == name]

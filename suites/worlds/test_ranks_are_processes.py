@@ -13,7 +13,7 @@ import disteval
 import numpy as np
 import pytest
 from disteval import WorldError
-from disteval.worlds import LocalLauncher, World
+from disteval.world import LocalLauncher, World
 
 HOW = {"forked": True, "started": False}
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import pytest
 from disteval import LibraryMissingError, UsageError, WorldError
-from disteval.worlds import RayLauncher, World, report_progress
+from disteval.world import RayLauncher, World, report_progress
 from disteval_backends.non_dist import NonDist
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,7 +134,7 @@ def test_the_share_of_a_cpu_is_the_largest_that_fits(nodes: list[int], parts: in
 
 
 SCRIPT = """
-from disteval.worlds import World
+from disteval.world import World
 from suites.worlds.test_ray import describe, wait_for_ever
 with World("suites.mutants.sockets:Sockets", 2, launcher="ray") as world:
     print(*(found["pid"] for found in world.run(describe)), flush=True)
@@ -233,7 +233,7 @@ def kill_raylet(_rank: int, *_: int) -> None:
 @needs("ray")
 def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
     script = (
-        "from disteval.worlds import World\n"
+        "from disteval.world import World\n"
         "from suites.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
         "with World(SOCKETS, 2, launcher='ray') as world:\n"
         "    world.run(wait_for_ever, timeout=60, on_progress=kill_raylet)\n"
@@ -259,7 +259,7 @@ def test_an_address_where_nobody_answers_is_told(
 def test_a_ray_that_the_user_has_begun_goes_on(tmp_path: Path, temporary: Path) -> None:
     script = (
         "import ray\n"
-        "from disteval.worlds import World\n"
+        "from disteval.world import World\n"
         "from suites.worlds.test_ray import describe\n"
         f"ray.init('local', num_cpus=1, include_dashboard=False, _temp_dir={str(temporary)!r})\n"
         "with World('non_dist', 1, launcher='ray') as world:\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from disteval import UsageError, WorldError
 from disteval.contract import Rendezvous
-from disteval.worlds import RayLauncher, World, report_progress
+from disteval.world import RayLauncher, World, report_progress
 
 from suites.helpers.needs import framework, needs
 from suites.helpers.processes import left_over, wait_for

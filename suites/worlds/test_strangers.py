@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from disteval import HarnessError, WorldError
-from disteval.worlds import World, detect_outer_world, follow
+from disteval.world import World, detect_outer_world, follow
 
 from suites.helpers.strangers import PLANTED, Disturbed, control_folder, visit
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from disteval import WorldError, evaluate
 from disteval.metrics import Accuracy
-from disteval.worlds import LocalLauncher, World
+from disteval.world import LocalLauncher, World
 
 from suites.helpers.command import invoke
 from suites.helpers.faults import fill_disk_of_trace

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from disteval import UsageError, WorldError, get_dist_backend
 from disteval.metrics import Mean
-from disteval.worlds import ElasticWorld, Launcher, LocalLauncher, World, report_progress, send_note
+from disteval.world import ElasticWorld, Launcher, LocalLauncher, World, report_progress, send_note
 
 from suites.helpers.faults import limit_messages
 from suites.helpers.frames import Unloadable
@@ -202,7 +202,7 @@ def test_notes_reach_the_leader_in_order_before_they_return(anywhere: str) -> No
 
 def test_a_world_that_nobody_closes_leaves_no_directory(tmp_path: Path) -> None:
     script = (
-        "from disteval.worlds import World\n"
+        "from disteval.world import World\n"
         "kept = World('threads', 2)\n"
         "World('threads', 2).run(lambda backend: backend.rank)\n"
     )
@@ -379,7 +379,7 @@ def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.Monkey
 def test_a_leader_imports_no_library_that_only_its_ranks_use(backend: str) -> None:
     code = f"""
 import sys
-from disteval.worlds import World
+from disteval.world import World
 with World({backend!r}, 2) as world:
     gathered = world.run(lambda backend: backend.all_gather_object(backend.rank))
 assert gathered == [[0, 1]] * 2, gathered

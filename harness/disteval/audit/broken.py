@@ -11,8 +11,8 @@ from typing import NamedTuple
 from disteval.audit.case import Settings
 from disteval.audit.findings import Kind
 from disteval.errors import WorldError, describe_error
-from disteval.worlds import PostMortem, RankStatus
-from disteval.worlds.postmortem import list_ranks
+from disteval.world import PostMortem, RankStatus
+from disteval.world.postmortem import list_ranks
 
 _TORCH_FILE, _WRAPPER = "distributed_c10d.py", "wrapper"
 _LIBRARIES = {"site-packages", "dist-packages"}

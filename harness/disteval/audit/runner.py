@@ -23,7 +23,7 @@ from disteval.audit.weights import Weights, explain, groups_of, measure
 from disteval.audit.worlds import AuditWorlds
 from disteval.errors import WorldError
 from disteval.traces import TraceFolder
-from disteval.worlds import World
+from disteval.world import World
 
 DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_SECONDS = 300.0

@@ -33,7 +33,7 @@ from disteval.cli.terminal import is_quiet, print_error, write_reports
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.text import visible
-from disteval.worlds import (
+from disteval.world import (
     OuterWorld,
     World,
     detect_outer_world,

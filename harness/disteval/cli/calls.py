@@ -9,8 +9,8 @@ import click
 
 from disteval.errors import UsageError
 from disteval.text import visible
-from disteval.worlds.torch_calls import find_parting
-from disteval.worlds.torch_dumps import read_dumps
+from disteval.world.torch_calls import find_parting
+from disteval.world.torch_dumps import read_dumps
 
 
 @click.command("calls")

@@ -43,7 +43,7 @@ from disteval.report.model import (
     rules_of,
 )
 from disteval.text import visible, with_sections
-from disteval.worlds import (
+from disteval.world import (
     OuterWorld,
     detect_outer_world,
     follow,

@@ -31,8 +31,8 @@ from disteval.extras import (
 )
 from disteval.registry import add_working_directory, list_all_backends
 from disteval.text import visible
-from disteval.worlds.cores import available_cores
-from disteval.worlds.environment import refuse_worlds_of_each
+from disteval.world.cores import available_cores
+from disteval.world.environment import refuse_worlds_of_each
 
 REQUIRE = "DISTEVAL_REQUIRE"
 """The variable that names required backends and modules, here as in the test suites."""

@@ -17,14 +17,14 @@ from disteval.cli.alone_rank import AloneRank, LeaseGroup
 from disteval.cli.job import EvalJob
 from disteval.errors import UsageError
 from disteval.files import check_own
-from disteval.worlds import report_progress
-from disteval.worlds.channel.connection import read_address, write_address
-from disteval.worlds.given_leader import given_address
+from disteval.world import report_progress
+from disteval.world.channel.connection import read_address, write_address
+from disteval.world.given_leader import given_address
 
 _FILE = "leader.json"
 
 LEASES = "leases"
-"""The purpose of a lender, see `disteval.worlds.given_leader`."""
+"""The purpose of a lender, see `disteval.world.given_leader`."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from disteval.arguments import check_output_folder
 from disteval.cli.options import OutputPath
 from disteval.errors import UsageError
-from disteval.worlds.given_leader import has_given_leader
+from disteval.world.given_leader import has_given_leader
 
 
 @dataclass(frozen=True)

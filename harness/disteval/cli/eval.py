@@ -47,7 +47,7 @@ from disteval.errors import UsageError
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.report.files import SCHEMA_VERSION, write_run
-from disteval.worlds import (
+from disteval.world import (
     OuterWorld,
     RayLauncher,
     check_world_size,
@@ -55,8 +55,8 @@ from disteval.worlds import (
     follow,
     share_cores,
 )
-from disteval.worlds.launchers import get_launcher
-from disteval.worlds.launchers.local import prepare_ranks
+from disteval.world.launchers import get_launcher
+from disteval.world.launchers.local import prepare_ranks
 
 DEFAULT_WORLD_SIZE = 3
 

@@ -23,9 +23,9 @@ from disteval.errors import WorldError
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
-from disteval.worlds import ElasticWorld, LostRank, Survival
-from disteval.worlds.given_leader import given_here, has_given_leader
-from disteval.worlds.watched import private_folder
+from disteval.world import ElasticWorld, LostRank, Survival
+from disteval.world.given_leader import given_here, has_given_leader
+from disteval.world.watched import private_folder
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
 _RANKS_SHOWN = 8

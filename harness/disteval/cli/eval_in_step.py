@@ -10,8 +10,8 @@ from tqdm import tqdm
 from disteval.cli.job import EvalJob, run_job
 from disteval.cli.options import chosen_interface
 from disteval.traces import TraceFolder
-from disteval.worlds import ElasticWorld, Launcher, OuterWorld, World
-from disteval.worlds.launchers.outer import OuterLauncher
+from disteval.world import ElasticWorld, Launcher, OuterWorld, World
+from disteval.world.launchers.outer import OuterLauncher
 
 
 @dataclass(frozen=True)

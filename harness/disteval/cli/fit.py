@@ -30,7 +30,7 @@ from disteval.data.cifar10 import load_cifar10
 from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.report.files import SCHEMA_VERSION, write_run
-from disteval.worlds import detect_outer_world
+from disteval.world import detect_outer_world
 
 
 @click.command("fit")

@@ -16,7 +16,7 @@ from disteval.contract import BaseDistBackend
 from disteval.data.predictions import Predictions
 from disteval.evaluation import Evaluation, Task
 from disteval.extras import DISTRIBUTION, installed_version
-from disteval.worlds import report_progress
+from disteval.world import report_progress
 
 _REPORTED = (
     DISTRIBUTION, "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from disteval.errors import BackendUnavailableError, WorldError
 from disteval.extras import DISTRIBUTION, how_to_install, installed_version
-from disteval.worlds import control_directory
-from disteval.worlds.launchers import MpirunLauncher
+from disteval.world import control_directory
+from disteval.world.launchers import MpirunLauncher
 
 _SECONDS = 20.0
 _ROOM = 1 << 16  # bytes: a full disk still takes an empty file

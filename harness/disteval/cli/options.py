@@ -13,8 +13,8 @@ import click
 from disteval.arguments import check_output_file, check_output_folder
 from disteval.errors import UsageError
 from disteval.traces import TraceFolder
-from disteval.worlds import cores, detect_outer_world
-from disteval.worlds.launchers import get_launcher
+from disteval.world import cores, detect_outer_world
+from disteval.world.launchers import get_launcher
 
 Command = Callable[..., Any]
 

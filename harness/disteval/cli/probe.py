@@ -20,10 +20,10 @@ from disteval.cli.backends import Support, support_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import get_backend_class
-from disteval.worlds import World
-from disteval.worlds.interrupts import interrupted_later
-from disteval.worlds.process import import_code, import_path
-from disteval.worlds.watched import Watched
+from disteval.world import World
+from disteval.world.interrupts import interrupted_later
+from disteval.world.process import import_code, import_path
+from disteval.world.watched import Watched
 
 _CODE = (
     import_code("sys.argv[1]", "disteval.cli.probe import main")

@@ -23,8 +23,8 @@ from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.launched import Job, launched_job
 from disteval.report.files import write_run
 from disteval.text import visible
-from disteval.worlds import exit_now
-from disteval.worlds.launchers.threads import rank_threads_left
+from disteval.world import exit_now
+from disteval.world.launchers.threads import rank_threads_left
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""

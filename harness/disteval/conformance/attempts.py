@@ -19,7 +19,7 @@ from disteval.conformance.rules import (
 from disteval.conformance.world import BackendWorlds
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
-from disteval.worlds.postmortem import first_line
+from disteval.world.postmortem import first_line
 
 _NOT_AGAIN = (
     "it did not happen again when the rule was tried on other ranks, so something outside of the "

@@ -16,7 +16,7 @@ from disteval.conformance.fingerprint import describe
 from disteval.conformance.on_ranks import payload, works_before
 from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
-from disteval.worlds.collective_log import LoggedBackend
+from disteval.world.collective_log import LoggedBackend
 
 _SIZES = (0, 100_000)  # a small object, and one that takes several messages
 _LATE_SECONDS = 0.05

@@ -22,7 +22,7 @@ from disteval.conformance.rules import (
 from disteval.conformance.trials import Collective, trial_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError, describe_error
-from disteval.worlds.world import LEAVE
+from disteval.world.world import LEAVE
 
 _TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
 _COLLECTIVES = 8

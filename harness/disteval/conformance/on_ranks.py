@@ -20,8 +20,8 @@ from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
 from disteval.sharding import ShardPlan
-from disteval.worlds import report_progress, send_note
-from disteval.worlds.collective_log import LoggedBackend
+from disteval.world import report_progress, send_note
+from disteval.world.collective_log import LoggedBackend
 
 Step = tuple[Any, int | None, float]
 """This rank's object, the source of a broadcast or None, and the seconds to wait before."""

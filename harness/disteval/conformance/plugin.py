@@ -27,7 +27,7 @@ from disteval.contract import Capabilities
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.text import with_sections
-from disteval.worlds import (
+from disteval.world import (
     OuterWorld,
     World,
     detect_outer_world,

@@ -13,7 +13,7 @@ from disteval.conformance.on_ranks import compare
 from disteval.conformance.seen import Cause, Difference, Wrong
 from disteval.conformance.world import BackendWorlds
 from disteval.errors import HarnessError, WorldError
-from disteval.worlds.postmortem import first_line
+from disteval.world.postmortem import first_line
 
 T = TypeVar("T")
 

@@ -31,9 +31,9 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import LibraryMissingError, UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
-from disteval.worlds import World
-from disteval.worlds.environment import refuse_worlds_of_each
-from disteval.worlds.launchers import get_launcher
+from disteval.world import World
+from disteval.world.environment import refuse_worlds_of_each
+from disteval.world.launchers import get_launcher
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
 

@@ -11,8 +11,8 @@ from queue import SimpleQueue
 
 from disteval.conformance.faults import WORLD_SIZES
 from disteval.conformance.rules import Rule
-from disteval.worlds.cores import room
-from disteval.worlds.launchers import Launcher, ProcessLauncher, ThreadsLauncher
+from disteval.world.cores import room
+from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher
 
 _AT_ONCE = 10  # one world of each size, and some whose ranks are lost, which mostly wait
 _STOP_SECONDS = 10.0

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from disteval.conformance.fingerprint import Gathered, describe, digest
 from disteval.errors import WorldError
-from disteval.worlds import RankStatus
+from disteval.world import RankStatus
 
 if TYPE_CHECKING:
     from disteval.conformance.rules import Trial

@@ -10,7 +10,7 @@ from disteval.conformance.causes.special import tensor_collectives, tensors
 from disteval.conformance.rules import Bench, NotApplicableError, Rule, Trial, rule
 from disteval.contract import BaseDistBackend
 from disteval.templates import TensorBaseDistBackend
-from disteval.worlds.collective_log import LoggedBackend
+from disteval.world.collective_log import LoggedBackend
 
 _SIZES = (0, 1, 257, 512, 1 << 16)
 

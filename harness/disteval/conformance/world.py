@@ -14,11 +14,11 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
-from disteval.worlds import Launcher, World
-from disteval.worlds.launchers.local import LocalLauncher
-from disteval.worlds.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
-from disteval.worlds.postmortem import first_line
-from disteval.worlds.world import BACKEND_SECONDS
+from disteval.world import Launcher, World
+from disteval.world.launchers.local import LocalLauncher
+from disteval.world.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
+from disteval.world.postmortem import first_line
+from disteval.world.world import BACKEND_SECONDS
 
 _LIBRARIES = ("torch", "torch.distributed", "jax", "tensorflow", "paddle")
 

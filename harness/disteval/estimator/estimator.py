@@ -21,9 +21,9 @@ from disteval.estimator.workflow import check_workflow
 from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
 from disteval.traces.folder import Trace, as_folder
-from disteval.worlds import START_SECONDS, LocalLauncher, RayLauncher, World
-from disteval.worlds.environment import refuse_worlds_of_each
-from disteval.worlds.world import ONE_PROCESS
+from disteval.world import START_SECONDS, LocalLauncher, RayLauncher, World
+from disteval.world.environment import refuse_worlds_of_each
+from disteval.world.world import ONE_PROCESS
 
 _log = logging.getLogger("disteval.estimator")
 _PRELOAD = ("torch.distributed", "torch._dynamo")  # the first optimizer imports the latter
@@ -51,7 +51,7 @@ class Estimator:
         max_failures: How often a `fit` may lose ranks and continue with fresh ones.
         address: ``auto`` or ``host:port`` of a Ray cluster; None starts Ray here, `RayLauncher`.
         timeout: Seconds without a finished batch after which the ranks have failed.
-        trace: A new folder for a trace, as for `disteval.worlds.World`.
+        trace: A new folder for a trace, as for `disteval.world.World`.
         seed: Decides the model's first weights and the order of training samples.
         progress: Whether `fit` shows a bar and prints records and rank 0's log, beside warnings.
 

@@ -1,6 +1,6 @@
 """The runner on each rank, and the orders of an estimator that it carries out.
 
-`disteval.worlds.World.run` calls `prepare`, and then each `Order`, on all ranks at once.
+`disteval.world.World.run` calls `prepare`, and then each `Order`, on all ranks at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from disteval.estimator.loaders import places_of, split
 from disteval.estimator.records import Record
 from disteval.estimator.runner import BaseRunner
 from disteval.metrics.base import BaseMetric
-from disteval.worlds import report_progress, send_note
+from disteval.world import report_progress, send_note
 
 _FIT = "fit"  # the key in a runner's meta
 

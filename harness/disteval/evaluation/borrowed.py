@@ -27,9 +27,9 @@ from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender
 from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
-from disteval.worlds.address import own_address, resolve
-from disteval.worlds.channel.connection import read_address, write_address
-from disteval.worlds.watched import private_folder
+from disteval.world.address import own_address, resolve
+from disteval.world.channel.connection import read_address, write_address
+from disteval.world.watched import private_folder
 
 
 class Borrowed:

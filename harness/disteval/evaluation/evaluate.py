@@ -179,6 +179,6 @@ def evaluate_task(
 
 def _recorded(backend: BaseDistBackend) -> BaseDistBackend:
     """Return a backend whose collectives are recorded; in a world they are already."""
-    from disteval.worlds.collective_log import LoggedBackend  # which others need not import
+    from disteval.world.collective_log import LoggedBackend  # which others need not import
 
     return backend if isinstance(backend, LoggedBackend) else LoggedBackend(backend, None)

@@ -22,7 +22,7 @@ _keyed: Any = None  # a BLAKE2b hash that has read the key; each MAC continues a
 def set_key(key: bytes) -> None:
     """Set the key under which this process makes and checks frames; every rank needs the same one.
 
-    A `disteval.worlds.World` does this on its ranks when they join a group, and ends it when they
+    A `disteval.world.World` does this on its ranks when they join a group, and ends it when they
     leave. Other ranks have no key unless the user gives them one.
 
     Args:

@@ -38,7 +38,7 @@ from disteval.leases.messages import (
     pickled_error,
 )
 from disteval.ledger import Part
-from disteval.worlds.channel.connection import bound_waits, connect
+from disteval.world.channel.connection import bound_waits, connect
 
 Compute = Callable[[Iterable[Part]], Any]
 """A function of all that was committed to the result."""

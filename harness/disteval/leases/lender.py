@@ -18,7 +18,7 @@ from disteval.leases.lending import Lending
 from disteval.leases.mailbox import Mailbox
 from disteval.leases.members import Member, OnEvent
 from disteval.leases.messages import Finished, Hello, LeaseReport
-from disteval.worlds.channel.listener import Listener
+from disteval.world.channel.listener import Listener
 
 _log = logging.getLogger("disteval.leases")
 _TICK_SECONDS = 0.25

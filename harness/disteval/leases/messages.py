@@ -1,7 +1,7 @@
 """The messages between the lender of leases and the ranks that borrow them.
 
 A rank speaks first: it is answered, and never has to read in the middle of its work. All messages
-travel behind the handshake of `disteval.worlds.channel`.
+travel behind the handshake of `disteval.world.channel`.
 """
 
 from __future__ import annotations

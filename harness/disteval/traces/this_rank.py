@@ -101,7 +101,7 @@ def recording(folder: str | Path, rank: int | None = None) -> Iterator[Recorder]
     """Record what this process does as a rank, as long as the block runs.
 
     Call it on every rank with the same folder, around `disteval.evaluate` or a loop of your own.
-    Ranks of a `disteval.worlds.World` get their recorders from its argument ``trace``.
+    Ranks of a `disteval.world.World` get their recorders from its argument ``trace``.
 
     Args:
         folder: The folder of the trace, in which no rank of that number has a file yet.

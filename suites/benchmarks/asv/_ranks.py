@@ -23,7 +23,7 @@ from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset, load_cifar10, load_embedded
 from disteval.metrics import Accuracy, Mean
 from disteval.models import default_weights
-from disteval.worlds import report_progress
+from disteval.world import report_progress
 
 if TYPE_CHECKING:
     from disteval.audit import Case  # older commits, which are measured too, have none

@@ -10,7 +10,7 @@ from typing import Any
 from disteval.contract import No
 from disteval.errors import LibraryMissingError
 from disteval.registry import get_backend_class
-from disteval.worlds import World
+from disteval.world import World
 
 SECONDS = 120.0
 """Seconds without progress after which a world ends; a machine that runs benchmarks is busy."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from disteval.worlds import World
+from disteval.world import World
 
 from . import _worlds
 
@@ -16,7 +16,7 @@ IMPORT = "import time; t = time.perf_counter(); import disteval; print(time.perf
 
 START = """
 import sys, time
-from disteval.worlds import World
+from disteval.world import World
 name, world_size = sys.argv[1], int(sys.argv[2])
 begin = time.perf_counter()
 with World(name, world_size) as world:

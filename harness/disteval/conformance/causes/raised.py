@@ -9,7 +9,7 @@ from pathlib import Path
 
 from disteval.conformance.seen import Seen
 from disteval.errors import HarnessError
-from disteval.worlds.channel.messages import Frame
+from disteval.world.channel.messages import Frame
 
 ADDRESS_IN_USE = (
     "the backend listens on a fixed port, which another process has; let rank 0 listen on "

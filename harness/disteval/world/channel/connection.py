@@ -1,0 +1,265 @@
+"""The connection of a rank to its leader.
+
+The connection never uses the backend under test: orders and replies must arrive when that backend
+hangs. Where all ranks are on one host it is a Unix socket in the control directory, which nobody
+else can enter; otherwise it is TCP. Address and key lie in that directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import socket
+import struct
+import threading
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from disteval.errors import WorldError
+from disteval.world.channel.handshake import shake_hands
+from disteval.world.control_directory import opened
+
+_POLL_SECONDS = 0.02
+_NETWORK_POLL_SECONDS = 0.25
+_ANSWER_SECONDS = 60.0  # in which a leader must answer; it may be busy
+_CONNECT_SECONDS = 10.0  # in which a host must answer, or is tried again
+_SILENT_SECONDS = 30  # after which a host that does not even answer TCP is out of reach
+_BUSY_SECONDS = 600  # for which a leader may not read a message that fills TCP's buffers
+_SMALL_BYTES = 1 << 16
+_LONGEST_MICROSECONDS = 10**15
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
+_ADDRESS, _SOCKET = "address", "leader"
+
+
+def read_address(directory: Path) -> str:
+    """Return what the leader has written, for ranks that can't read the directory themselves."""
+    with opened(directory) as descriptor:
+        return _read(descriptor)
+
+
+def write_address(directory: Path, address: str) -> None:
+    """Write what `read_address` returned to where `connect` looks for it."""
+    # Written under another name first: a rank that sees the file sees all of it.
+    draft = f"{_ADDRESS}.{os.getpid()}"
+    with opened(directory) as descriptor:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(draft, flags, 0o600, dir_fd=descriptor), "w") as file:
+            file.write(address)
+        os.rename(draft, _ADDRESS, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+
+
+def unix_address(directory: Path, descriptor: int) -> str:
+    """Return an address for a Unix socket in an open directory, however long its path is.
+
+    The system limits an address to about a hundred bytes. Without ``/proc``, as on macOS, the path
+    has to be that short.
+    """
+    through = Path(f"/proc/self/fd/{descriptor}")
+    return str((through if through.exists() else directory) / _SOCKET)
+
+
+def connect(directory: Path, patience: float = 0.0) -> Connection:
+    """Connect to the leader of a world.
+
+    Args:
+        directory: The directory with the leader's address.
+        patience: The seconds until the leader must listen there. A rank that a world has started
+            has none, because its leader listened before.
+
+    Raises:
+        WorldError: The directory is not private; or no leader listens in time, or it can't be
+            reached from here.
+    """
+    begin = time.monotonic()
+    while True:
+        try:
+            connection = _connect(directory)
+        except (AuthenticationError, EOFError, OSError) as error:
+            waited = time.monotonic() - begin
+            host, port = _place(directory)
+            if waited >= _seconds_to_try_again(error, patience, host is not None):
+                tried = f"{waited:.0f} s ({type(error).__name__}: {error})"
+                raise WorldError(_why(directory, host, port, tried, error)) from error
+            time.sleep(_POLL_SECONDS if host is None else _NETWORK_POLL_SECONDS)
+        else:
+            return _with_low_descriptor(connection)
+
+
+def _seconds_to_try_again(error: Exception, patience: float, over_network: bool) -> float:
+    if isinstance(error, BlockingIOError):  # many ranks connect at the same time
+        return _ANSWER_SECONDS
+    # The address may be that of a leader that has died, and whose place another takes; another
+    # program may listen there meanwhile, or its host may be gone.
+    again = over_network or isinstance(error, (FileNotFoundError, ConnectionRefusedError))
+    return patience if again else 0.0
+
+
+def _why(directory: Path, host: str | None, port: int, tried: str, error: Exception) -> str:
+    """Return why no leader was reached, and what can be done."""
+    if host is None:
+        return (
+            f"no leader could be reached in {directory} within {tried}; all ranks of a world must "
+            f"share that directory, and rank 0 must be one of them; see whether it has ended"
+        )
+    here = f"{platform.node()} reached no leader at {host}:{port} within {tried}"
+    if isinstance(error, AuthenticationError):
+        return (
+            f"{here}; who listens there has another key: it leads another job, or runs as another "
+            f"user; see whether DISTEVAL_KEY_FILE is the same on every host, and give each job a "
+            f"DISTEVAL_LEADER with a port of its own"
+        )
+    return (
+        f"{here}; rank 0 should listen there. It may have ended, a firewall may drop what hosts "
+        f"send each other, or the address may be one of another network or container: choose the "
+        f"leader's with --interface on its host, or with DISTEVAL_LEADER"
+    )
+
+
+def _place(directory: Path) -> tuple[str | None, int]:
+    """Return the address and port that the leader has written, as far as it has."""
+    try:
+        found = json.loads(read_address(directory))
+    except OSError:
+        return None, 0
+    return found["host"], found["port"]
+
+
+def _connect(directory: Path) -> SharedConnection:
+    with opened(directory) as descriptor:
+        found = json.loads(_read(descriptor))
+        if found["host"] is None:
+            handle = _connect_unix(unix_address(directory, descriptor))
+        else:
+            handle = socket.create_connection((found["host"], found["port"]), _CONNECT_SECONDS)
+    with handle:
+        shake_hands(handle, bytes.fromhex(found["key"]), _ANSWER_SECONDS)
+        keep_up(handle)
+        return SharedConnection(handle.detach())
+
+
+class SharedConnection(Connection):
+    """A connection on which several threads may send, a message each."""
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle)
+        self._sending = threading.Lock()
+        self._patient = False
+
+    def send_bytes(self, buf: Any, *args: Any, **options: Any) -> None:
+        """See `multiprocessing.connection.Connection.send_bytes`."""
+        with self._sending:
+            self._be_patient(len(buf) > _SMALL_BYTES)
+            super().send_bytes(buf, *args, **options)
+
+    def _be_patient(self, patient: bool) -> None:
+        """Choose how long a leader may take in nothing that this rank sends.
+
+        It is busy with others' large messages, or out of reach; TCP does not tell these apart.
+        """
+        if patient != self._patient and hasattr(socket, "TCP_USER_TIMEOUT"):
+            self._patient = patient
+            with socket.socket(fileno=os.dup(self.fileno())) as handle:
+                if handle.family != socket.AF_UNIX:
+                    milliseconds = (_BUSY_SECONDS if patient else _SILENT_SECONDS) * 1000
+                    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def _connect_unix(address: str) -> socket.socket:
+    handle = socket.socket(socket.AF_UNIX)
+    try:
+        handle.settimeout(_ANSWER_SECONDS)
+        handle.connect(address)
+    except BaseException:
+        handle.close()
+        raise
+    return handle
+
+
+def _read(descriptor: int) -> str:
+    file = os.open(_ADDRESS, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=descriptor)
+    with os.fdopen(file) as text:
+        return text.read()
+
+
+def bound_waits(connection: Connection, seconds: float) -> None:
+    """Limit how long sending and receiving wait for the next byte; 0 removes the limit.
+
+    They then raise BlockingIOError; within a message, the connection is of no further use.
+    """
+    microseconds = min(max(int(seconds * 1e6), seconds > 0), _LONGEST_MICROSECONDS)
+    limit = struct.pack("ll", *divmod(microseconds, 1_000_000))
+    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+        for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            handle.setsockopt(socket.SOL_SOCKET, direction, limit)
+
+
+def process_at_other_end(connection: Connection) -> int:
+    """Return the process id of the other end, as this process's pid namespace counts.
+
+    It is 0 where that is not known: over TCP, on other systems than Linux, and where that process
+    can't be seen from here.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+        if handle.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+            return 0
+        found = handle.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+        return int(struct.unpack("iII", found)[0])
+
+
+def why_unreachable(error: Exception, host: str) -> str:
+    """Return in words that the network took a connection away; nothing if its other end closed it.
+
+    See `keep_up` for how that is noticed.
+
+    Args:
+        error: The error of receiving.
+        host: The name or address of the other end's host.
+    """
+    if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
+        return ""
+    return f"its host, {host}, did not answer for {_SILENT_SECONDS} s: {error.strerror}"
+
+
+def address_of_other_end(connection: Connection) -> str:
+    """Return the address from which the other end has connected; nothing for a Unix socket."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+        return "" if handle.family == socket.AF_UNIX else str(handle.getpeername()[0])
+
+
+def keep_up(handle: socket.socket) -> None:
+    """Have TCP send small messages at once, and find out when the other host is out of reach.
+
+    Without that a connection whose cable is cut would wait for hours. Both ends do this.
+    """
+    if handle.family == socket.AF_UNIX:
+        return
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # macOS names the first one otherwise, and has no limit for what was sent and not received.
+    for names, value in (
+        (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), _SILENT_SECONDS // 2),
+        (("TCP_KEEPINTVL",), max(1, _SILENT_SECONDS // 10)),
+        (("TCP_KEEPCNT",), 5),
+        (("TCP_USER_TIMEOUT",), _SILENT_SECONDS * 1000),
+    ):
+        for name in names:
+            if hasattr(socket, name):
+                handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                break
+
+
+def _with_low_descriptor(connection: SharedConnection) -> Connection:
+    """Move the connection to the lowest free descriptor.
+
+    A killed process closes its descriptors in ascending order. The leader should notice the loss
+    before mpirun does, which then kills the other ranks: the first lost rank is the one to blame.
+    """
+    low = SharedConnection(fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+    connection.close()
+    return low

@@ -1,0 +1,102 @@
+"""The inbox in which a rank receives the messages of its leader."""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from disteval.world.channel.connection import address_of_other_end, why_unreachable
+from disteval.world.channel.messages import Dismissal, Examine, Examined, receive, send
+
+_LAST_SECONDS = 2.0  # in which a rank that handles SIGTERM keeps what it has
+
+
+class Inbox:
+    """The inbox of a rank that is a thread of its leader's process."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the next message; None if no message came in time, a dismissal if none can."""
+        try:
+            if not self._connection.poll(timeout if timeout is None else max(timeout, 0)):
+                return None
+            return receive(self._connection)
+        except (EOFError, OSError):
+            return Dismissal(1)
+
+    def lose(self, error: Exception) -> None:
+        """Take notice that a reply can't be sent; the next message is a dismissal then."""
+
+
+class WatchedInbox(Inbox):
+    """The inbox of a rank whose process ends as soon as the leader is gone, even when it hangs.
+
+    The control directory stays: the rank may just have closed its own descriptor of the connection.
+
+    Args:
+        connection: The connection to the leader.
+        on_lost: Called before the process ends.
+        answer: Answers what the leader asks about the ranks of this host, in the inbox's thread.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        on_lost: Callable[[], None],
+        answer: Callable[[Examine], Examined],
+    ) -> None:
+        super().__init__(connection)
+        self._on_lost = on_lost
+        self._answer = answer
+        self._leader = address_of_other_end(connection)
+        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def get(self, timeout: float | None = None) -> Any:
+        """See `Inbox.get`."""
+        try:
+            return self._messages.get(timeout=timeout if timeout is None else max(timeout, 0))
+        except queue.Empty:
+            return None
+
+    def _watch(self) -> None:
+        """Receive messages in a thread of its own, to notice at once that the leader is gone."""
+        try:
+            while True:
+                message = receive(self._connection)
+                if isinstance(message, Examine):
+                    send(self._connection, self._answer(message))
+                    continue
+                self._messages.put(message)
+                if isinstance(message, Dismissal):
+                    return
+        except (EOFError, OSError) as error:
+            if reason := why_unreachable(error, self._leader):
+                here = platform.node()
+                self.lose(error, f"a rank on {here} can't reach its leader any more ({reason})")
+            self._end()
+
+    def lose(self, error: Exception, what: str = "this rank can't reply to its leader") -> None:
+        """End the process, because a reply can't be sent."""
+        sys.stderr.write(f"{what}: {error}\n")
+        sys.stderr.flush()
+        self._end()
+
+    def _end(self) -> NoReturn:
+        self._on_lost()
+        # The work has something to keep first, and said so by a handler of its own.
+        if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.default_int_handler):
+            os.kill(os.getpid(), signal.SIGTERM)
+            if threading.current_thread() is not threading.main_thread():
+                time.sleep(_LAST_SECONDS)
+        os._exit(1)

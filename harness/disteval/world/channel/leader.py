@@ -1,0 +1,281 @@
+"""The leader's end of the connections to all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from disteval.errors import WorldError
+from disteval.world.channel.connection import (
+    address_of_other_end,
+    bound_waits,
+    process_at_other_end,
+    why_unreachable,
+)
+from disteval.world.channel.listener import Listener
+from disteval.world.channel.messages import (
+    Dismissal,
+    Examine,
+    Examined,
+    Hello,
+    KeyValue,
+    Note,
+    Order,
+    Progress,
+    Reply,
+    receive,
+    send,
+    unpacked,
+)
+from disteval.world.channel.outcome import Outcome
+
+OnProgress = Callable[[int, int, int | None], None]
+"""Called by the leader with a rank, the samples it has done, and the samples of its shard."""
+
+OnNote = Callable[[int, Any], None]
+"""Called by the leader with a rank, and the value of its note."""
+
+_POLL_SECONDS = 0.1
+_LONGEST_SECONDS = 3600.0
+_NEXT_SECONDS = 0.1  # that a second rank may be frozen before an order
+# After the first failure the others get this long to reply, so that the report is complete.
+_GRACE_SECONDS = 1.0
+
+
+class Channel:
+    """The connections of a leader to its ranks, on which it sends orders and receives replies."""
+
+    def __init__(self, world_size: int) -> None:
+        self.hellos: dict[int, Hello] = {}  # the first message of each rank that has reported
+        self._values: dict[str, KeyValue] = {}  # what ranks have published, by key
+        self._waiting: dict[str, list[int]] = {}  # the ranks that wait for a key
+        self._world_size = world_size
+        self._connections: dict[int, Connection] = {}
+        # Linux's selector returns events in the order in which they happened, so it is known which
+        # rank was lost first.
+        self._selector = selectors.DefaultSelector()
+        self._limit = 0.0  # seconds of the waits within a message; setting them costs time
+        self._listener: Listener | None = None
+
+    def listen(self, directory: Path, host: str | None, port: int = 0, key: bytes = b"") -> None:
+        """Listen for the ranks; see `Listener`."""
+        self._listener = Listener(directory, host, self._world_size, port, key)
+
+    def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
+        """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
+
+        Ranks that are threads of this process have their connections already.
+
+        Raises:
+            WorldError: Two processes report as the same rank, or one as none of these ranks.
+        """
+        self.take_in(inside)
+        assert self._listener is not None
+        while len(self._connections) < self._world_size and not give_up():
+            for hello, connection in self._admit(_POLL_SECONDS):
+                self._add(hello, connection)
+        self._listener.close()
+        return len(self._connections) == self._world_size
+
+    def take_in(self, inside: Sequence[Connection]) -> None:
+        """Take the connections of ranks that are threads of this process."""
+        for connection in inside:
+            self._add(receive(connection), connection)
+
+    def newcomers(self, seconds: float = 0.0) -> list[int]:
+        """Take in the ranks that have connected since the last call, and return them.
+
+        A rank that is known already replaces the one of before, which is lost.
+        """
+        found = []
+        for hello, connection in self._admit(seconds):
+            if (before := self._connections.pop(hello.rank, None)) is not None:
+                self.hellos.pop(hello.rank)
+                with contextlib.suppress(KeyError):  # it was lost, and is registered no more
+                    self._selector.unregister(before)
+                before.close()
+            self._add(hello, connection)
+            found.append(hello.rank)
+        return found
+
+    def _admit(self, seconds: float) -> Iterator[tuple[Hello, Connection]]:
+        assert self._listener is not None
+        for connection in self._listener.admit(seconds):
+            with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
+                hello = receive(connection)
+                # In a container of its own a rank has another number than here.
+                if pid := process_at_other_end(connection):
+                    hello = hello._replace(pid=pid, machine="")
+                yield hello._replace(address=address_of_other_end(connection)), connection
+
+    def _add(self, hello: Hello, connection: Connection) -> None:
+        if hello.rank in self.hellos or hello.rank not in range(self._world_size):
+            raise WorldError(
+                f"process {hello.pid} reported as rank {hello.rank}, and each of the ranks 0 to "
+                f"{self._world_size - 1} reports once; start one process for each rank"
+            )
+        self.hellos[hello.rank] = hello
+        self._connections[hello.rank] = connection
+        self._selector.register(connection, selectors.EVENT_READ, hello.rank)
+
+    def carry_out(
+        self,
+        orders: Sequence[Order],
+        timeout: float,
+        on_progress: OnProgress | None = None,
+        on_note: OnNote | None = None,
+        awaited: Sequence[int] | None = None,
+    ) -> Outcome:
+        """Send each rank its order, and wait for the replies.
+
+        Args:
+            orders: One a rank, in rank order.
+            timeout: Seconds without a reply, a progress message or a note until the deadline.
+            on_progress: Called with each progress message.
+            on_note: Called with each note.
+            awaited: The ranks whose replies are waited for, where other ranks are meant to fail.
+                None waits for all, and only a moment longer once one has failed.
+        """
+        self._send(orders, timeout)
+        outcome = Outcome(self._world_size)
+        deadline = time.monotonic() + timeout
+        grace_given = awaited is not None
+        wanted = set(self._connections if awaited is None else awaited)
+        while wanted.intersection(outcome.late()):
+            left = deadline - time.monotonic()
+            # Without time left too: this process may have been stopped while replies came.
+            for rank, message in self.received(max(left, 0.0)):
+                if isinstance(message, OSError | EOFError):
+                    # One that is frozen within a message is late.
+                    if not isinstance(message, BlockingIOError):
+                        outcome.lost.append(rank)
+                        outcome.unreachable[rank] = why_unreachable(message, self.hellos[rank].host)
+                    continue
+                if isinstance(message, Reply):
+                    outcome.replies[rank], outcome.arrived[rank] = message, time.monotonic_ns()
+                else:
+                    self.take(rank, message, on_progress, on_note)
+                if isinstance(message, (Reply, Progress, Note)) and not outcome.failed:
+                    deadline = time.monotonic() + timeout
+            if outcome.failed and not grace_given:
+                grace_given = True
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+            if left <= 0 and deadline <= time.monotonic():
+                break
+        return outcome
+
+    def received(self, seconds: float) -> Iterator[tuple[int, Any]]:
+        """Wait so long for messages, and yield each with its rank.
+
+        The last of a rank that is lost, or frozen within a message, is the error of receiving.
+        """
+        self._check_open()
+        # epoll takes at most 24 days.
+        for key, _ in self._selector.select(min(seconds, _LONGEST_SECONDS)):
+            self._check_open()
+            try:
+                message = receive(self._connections[key.data])
+            except (EOFError, OSError) as error:
+                self._selector.unregister(key.fileobj)
+                message = error
+            yield key.data, message
+
+    def _check_open(self) -> None:
+        if self._selector.get_map() is None:  # it was closed by a callback, or by another thread
+            raise WorldError("this world was closed before its ranks had carried out their order")
+
+    def examine(self, questions: Mapping[int, Examine], seconds: float) -> dict[int, Examined]:
+        """Ask ranks what they see on their hosts, and return the answers that come in time.
+
+        Other messages that they send meanwhile are dropped, since their order has failed.
+        """
+        asked: dict[Connection, int] = {}
+        for rank, question in questions.items():
+            connection = self._connections[rank]
+            # A rank that is lost, or frozen within a message, can't be understood any more.
+            if connection in self._selector.get_map():
+                with contextlib.suppress(OSError):
+                    bound_waits(connection, seconds)
+                    send(connection, question)
+                    asked[connection] = rank
+        self._limit = 0.0
+        answers: dict[int, Examined] = {}
+        deadline = time.monotonic() + seconds
+        while asked and (left := deadline - time.monotonic()) > 0:
+            for one in wait([*asked], left):
+                assert isinstance(one, Connection)
+                try:
+                    message = receive(one)
+                except (EOFError, OSError):
+                    del asked[one]
+                    continue
+                if isinstance(message, Examined):
+                    answers[asked.pop(one)] = message
+        return answers
+
+    def order(self, rank: int, order: Order, seconds: float) -> None:
+        """Send one rank an order; waits within its messages are limited to so many seconds."""
+        with contextlib.suppress(OSError):  # as in `_send`
+            bound_waits(self._connections[rank], seconds)
+            send(self._connections[rank], order)
+
+    def _send(self, orders: Sequence[Order], timeout: float) -> None:
+        limit = timeout
+        for rank, connection in self._connections.items():
+            # A rank that is lost or frozen is noticed when its reply is received.
+            with contextlib.suppress(OSError):
+                if limit != self._limit:
+                    bound_waits(connection, limit)
+                try:
+                    send(connection, orders[rank])
+                except BlockingIOError:  # so this order fails, and no other rank may hold it up
+                    limit = min(timeout, _NEXT_SECONDS)
+        self._limit = limit
+
+    def take(
+        self, rank: int, message: Any, on_progress: OnProgress | None, on_note: OnNote | None
+    ) -> None:
+        """Pass on a progress message or a note; publish a value, or answer a question for one."""
+        if isinstance(message, Progress):
+            if on_progress is not None:
+                on_progress(rank, message.done, message.total)
+        elif isinstance(message, Note):
+            if on_note is not None:
+                on_note(rank, unpacked(message.value, f"a note of rank {rank}"))
+        elif isinstance(message, KeyValue):  # an answer to `examine` may come late
+            self._exchange(rank, message)
+
+    def _exchange(self, rank: int, message: KeyValue) -> None:
+        """Take a published value or a question, and answer the ranks whose key is known now."""
+        waiting = self._waiting.setdefault(message.key, [])
+        if message.value is None:
+            waiting.append(rank)
+        else:
+            self._values[message.key] = message
+        while waiting and message.key in self._values:
+            with contextlib.suppress(OSError):  # a lost rank is noticed by its missing reply
+                send(self._connections[waiting.pop()], self._values[message.key])
+
+    def forget_values(self) -> None:
+        """Forget all published values, because the ranks are about to join another group."""
+        self._values.clear()
+        self._waiting.clear()
+
+    def dismiss(self, exit_code: int) -> None:
+        """Tell every rank that no more orders follow."""
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):  # a rank that is gone needs no dismissal
+                send(connection, Dismissal(exit_code))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._selector.close()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in self._connections.values():
+            connection.close()

@@ -1,0 +1,143 @@
+"""The place where a leader waits for its ranks, among connections of anybody else."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import selectors
+import socket
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from disteval.errors import WorldError
+from disteval.world.channel.connection import (
+    bound_waits,
+    keep_up,
+    unix_address,
+    write_address,
+)
+from disteval.world.channel.handshake import Visitor
+from disteval.world.control_directory import opened
+
+_VISIT_SECONDS = 30.0  # in which a connection must prove that it comes from a rank
+_MOST_STRANGERS = 64  # that may stay connected beside the ranks
+
+
+class Listener:
+    """Listens for the ranks of a world.
+
+    Nobody keeps a rank waiting by connecting and then saying nothing, or too little.
+
+    Args:
+        directory: The world's control directory; the address and the key are written there.
+        host: The address to listen on. None listens in the control directory, for ranks of this
+            host alone.
+        world_size: The number of ranks.
+        port: The port at that address; 0 stands for any that is free.
+        key: The world's key; if it is empty, a new one is drawn.
+
+    Raises:
+        WorldError: It can't listen at that address.
+    """
+
+    def __init__(
+        self, directory: Path, host: str | None, world_size: int, port: int = 0, key: bytes = b""
+    ) -> None:
+        self._key = key or secrets.token_bytes(32)
+        self._most = world_size + _MOST_STRANGERS
+        self._visitors: dict[Visitor, None] = {}  # the oldest first
+        self._listener = _listen(directory, host, port)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        port = self._listener.getsockname()[1] if host else 0
+        found = {"key": self._key.hex(), "host": host, "port": port}
+        write_address(directory, json.dumps(found))
+
+    def admit(self, seconds: float) -> list[Connection]:
+        """Wait so long for something to arrive; return the connections proved to be of ranks.
+
+        The first message of such a connection has begun to arrive.
+
+        Raises:
+            WorldError: This process can't open another connection.
+        """
+        admitted = []
+        for key, _ in self._selector.select(seconds):
+            visitor: Visitor | None = key.data
+            if visitor is None:
+                self._accept()
+                continue
+            try:
+                if visitor.is_rank():
+                    admitted.append(self._release(visitor))
+            except (AuthenticationError, EOFError, OSError):
+                self._expel(visitor)
+        now = time.monotonic()
+        for visitor in [one for one in self._visitors if one.deadline < now]:
+            self._expel(visitor)
+        return admitted
+
+    def fileno(self) -> int:
+        """Return the descriptor that can be read when `admit` has something to do."""
+        return self._selector.fileno()
+
+    def close(self) -> None:
+        """Stop listening, and close every connection that was not admitted."""
+        for visitor in [*self._visitors]:
+            self._expel(visitor)
+        self._selector.close()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # it is gone again
+            return
+        except OSError as error:
+            raise WorldError(
+                f"the leader can't open another connection ({error}), and it needs one for each "
+                f"rank; raise the limit with `ulimit -n`, or start fewer ranks"
+            ) from error
+        visitor = Visitor(connection, self._key, _VISIT_SECONDS)
+        self._selector.register(connection, selectors.EVENT_READ, visitor)
+        self._visitors[visitor] = None
+        if len(self._visitors) > self._most:
+            # A rank is done in a moment, so the oldest is not one.
+            self._expel(next(iter(self._visitors)))
+
+    def _release(self, visitor: Visitor) -> Connection:
+        self._forget(visitor)
+        visitor.socket.setblocking(True)
+        keep_up(visitor.socket)
+        connection = Connection(visitor.socket.detach())
+        bound_waits(connection, _VISIT_SECONDS)
+        return connection
+
+    def _expel(self, visitor: Visitor) -> None:
+        if visitor in self._visitors:
+            self._forget(visitor)
+            visitor.socket.close()
+
+    def _forget(self, visitor: Visitor) -> None:
+        del self._visitors[visitor]
+        self._selector.unregister(visitor.socket)
+
+
+def _listen(directory: Path, host: str | None, port: int) -> socket.socket:
+    if host is not None:
+        try:
+            listener = socket.create_server((host, port), backlog=socket.SOMAXCONN)
+        except OSError as error:
+            raise WorldError(
+                f"the leader can't listen at {host}:{port} ({error.strerror}); choose another port "
+                f"or address, or end the process that uses it"
+            ) from error
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        with opened(directory) as descriptor:
+            listener.bind(unix_address(directory, descriptor))
+        listener.listen(socket.SOMAXCONN)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,180 @@
+"""The worker group that somebody's launcher put this process in, as its environment tells.
+
+The launchers are ``mpirun``, ``torchrun``, ``horovodrun`` and ``srun``, on any number of hosts; the
+ranks of others are refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import os
+import select
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from disteval.default_backend import is_rank_of_world
+from disteval.errors import UsageError
+from disteval.launched import Job, launched_job
+from disteval.world.control_directory import folder
+from disteval.world.watchdog import started_at
+
+_VARIABLES = (
+    "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
+    "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_PER_NODE",
+    "PADDLE_", "MLX_RANK", "MLX_HOSTFILE",
+)  # fmt: skip
+
+_SETS_JOB = {
+    # Not the number of restarts, which each of its agents counts for itself.
+    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"),
+    "horovodrun": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    "mpirun": ("PMIX_NAMESPACE", "PMI_JOBID"),
+    "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+}
+"""The launchers whose ranks can be led, and variables that are equal in one job on all hosts.
+
+``MASTER_ADDR`` may be written in two ways; the others tell the jobs of one leading host apart.
+"""
+
+_LEAVES_ALONE = ("torchrun", "horovodrun", "mpirun")
+"""The launchers whose job of one process is led too, as its backend finds the group in it."""
+
+_PMI_SECONDS = 5.0
+
+_SRUN = (
+    "Start them with srun in a shell where SLURM_STEP_NUM_TASKS is not removed, or one task that "
+    "starts the ranks itself, with srun -n 1 and --world-size {0}."
+)
+_ANOTHER = (
+    "Start them with mpirun -np {0} or torchrun --no-python --nproc-per-node {0}, or one process "
+    "that starts the ranks itself, with --world-size {0}."
+)
+
+
+class OuterWorld(Job):
+    """The worker group that ``mpirun``, ``torchrun`` or another launcher put this process in."""
+
+    def job_id(self) -> str:
+        """Return an id of the job that is equal on all hosts; an empty text if there is none."""
+        if found := self._told(_SETS_JOB[self.launcher]):
+            return found
+        # On one host the parent process is enough, and MPI's connection is left to MPI.
+        asks = self.launcher == "mpirun" and self.ranks_on_host < self.world_size
+        return _pmi_job() if asks else ""
+
+    def purpose(self) -> str:
+        """Return what distinguishes this job from others that have the same leader's address.
+
+        It is equal on all hosts; not every launcher's jobs can be told apart.
+        """
+        names = [name for name in _SETS_JOB[self.launcher] if name != "MASTER_ADDR"]
+        return f"{self.launcher} {self.world_size} {self._told(names)}"
+
+    def _told(self, names: Sequence[str]) -> str:
+        found = [os.environ.get(name, "") for name in names]
+        return ":".join(found) if any(found) else ""
+
+    def control_directory(self) -> Path:
+        """Return where the job's ranks, which share it, find their leader.
+
+        Anybody can compute its name, and nobody else can create it.
+        """
+        job = self.job_id() or _parent()
+        digest = hashlib.sha256(f"{self.launcher} {job}".encode()).hexdigest()[:16]
+        return folder() / f"job-{digest}"
+
+
+def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | None:
+    """Return the worker group that a launcher's variables describe; None without a launcher.
+
+    This decides who leads, and nothing else: the backend says whether it has joined a group.
+
+    Raises:
+        UsageError: The variables are wrong, or the launcher's ranks can't be led.
+    """
+    job = launched_job(environ)
+    if job is None or (job.launcher not in _LEAVES_ALONE and job.world_size == 1):
+        return None
+    # Task 0 of such a step can't be told from a batch script, and would not lead.
+    is_step = job.launcher != "srun" or "SLURM_STEP_NUM_TASKS" in environ
+    if job.launcher not in _SETS_JOB or not is_step:
+        remedy = (_SRUN if job.launcher == "srun" else _ANOTHER).format(job.world_size)
+        raise UsageError(f"{job}. disteval can't join them, and each would do all work. {remedy}")
+    return OuterWorld(*job)
+
+
+def refuse_worlds_of_each(remedy: str) -> None:
+    """Refuse to start ranks in each of several processes that a launcher has started.
+
+    A rank of a world may start another world: its function was written to run in each rank.
+
+    Args:
+        remedy: What the caller can do instead, as sentences.
+
+    Raises:
+        UsageError: Says who started this process; or the launcher's variables are wrong.
+    """
+    job = None if is_rank_of_world() else launched_job()
+    if job is not None and job.world_size > 1:
+        raise UsageError(f"{job}; each of them would start ranks of its own. {remedy}")
+
+
+def outside_environment() -> dict[str, str]:
+    """Return the environment without the variables that an outer launcher set for this rank alone.
+
+    Processes that a rank starts are not ranks of that launcher's job.
+    """
+    if launched_job() is None:
+        return dict(os.environ)
+    return {k: v for k, v in os.environ.items() if not k.startswith(_VARIABLES)}
+
+
+@functools.cache
+def _pmi_job() -> str:
+    """Return the name of the key-value space that MPICH's mpirun made for this job alone.
+
+    Its process manager tells the name to whoever asks at the connection that MPI will use; before
+    MPI does, nobody else reads there.
+    """
+    descriptor = os.environ.get("PMI_FD", "")
+    if not descriptor.isdecimal() or "mpi4py.MPI" in sys.modules:
+        return ""
+    answer = b""
+    atexit.register(leave_pmi)
+    with suppress(OSError):
+        os.write(int(descriptor), b"cmd=get_my_kvsname\n")
+        while not answer.endswith(b"\n"):
+            ready, _, _ = select.select([int(descriptor)], [], [], _PMI_SECONDS)
+            byte = os.read(int(descriptor), 1) if ready else b""
+            if not byte:
+                return ""
+            answer += byte
+    words = dict(word.partition("=")[::2] for word in answer.decode(errors="replace").split())
+    return words.get("kvsname", "")
+
+
+def leave_pmi() -> None:
+    """Tell MPICH's process manager, if it was asked, that this process may end.
+
+    It ends all ranks otherwise when one ends that has spoken to it. MPI tells it by itself.
+    """
+    if _pmi_job.cache_info().currsize and "mpi4py.MPI" not in sys.modules:
+        with suppress(OSError, ValueError):
+            descriptor = int(os.environ.get("PMI_FD", ""))
+            os.write(descriptor, b"cmd=finalize\n")
+            # A process that ends before it is answered is an error of the whole job.
+            if select.select([descriptor], [], [], _PMI_SECONDS)[0]:
+                os.read(descriptor, select.PIPE_BUF)
+
+
+@functools.cache  # a rank in a child of its process has the same
+def _parent() -> str:
+    # MPICH's ranks of one host are children of one proxy; its start time distinguishes it from a
+    # later process with the same number.
+    parent = os.getppid()
+    return f"{parent}:{started_at(parent)}"

@@ -1,0 +1,41 @@
+"""Launchers: each starts the ranks of a world in its own way, and terminates them."""
+
+from disteval.world.launchers.base import (
+    Hosts,
+    Launcher,
+    ProcessLauncher,
+    get_launcher,
+    register_launcher,
+)
+from disteval.world.launchers.horovodrun import HorovodrunLauncher
+from disteval.world.launchers.local import LocalLauncher
+from disteval.world.launchers.mpirun import MpirunLauncher
+from disteval.world.launchers.outer import OuterLauncher
+from disteval.world.launchers.ray import RayLauncher
+from disteval.world.launchers.threads import ThreadsLauncher
+from disteval.world.launchers.torchrun import TorchrunLauncher
+
+__all__ = [
+    "HorovodrunLauncher",
+    "Hosts",
+    "Launcher",
+    "LocalLauncher",
+    "MpirunLauncher",
+    "OuterLauncher",
+    "ProcessLauncher",
+    "RayLauncher",
+    "ThreadsLauncher",
+    "TorchrunLauncher",
+    "get_launcher",
+    "register_launcher",
+]
+
+for _launcher in (
+    LocalLauncher,
+    ThreadsLauncher,
+    MpirunLauncher,
+    TorchrunLauncher,
+    HorovodrunLauncher,
+    RayLauncher,
+):
+    register_launcher(_launcher)

@@ -1,0 +1,55 @@
+"""Ranks that somebody else has started, with ``mpirun``, ``torchrun``, ``srun`` or such."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import ClassVar
+
+from disteval.world.control_directory import ControlDirectory
+from disteval.world.environment import OuterWorld
+from disteval.world.launchers.base import Hosts
+from disteval.world.launchers.threads import ThreadsLauncher
+from disteval.world.meeting import choose_meeting
+from disteval.world.postmortem import exit_text
+from disteval.world.process import how_child_ended
+
+MEETING_SECONDS = 60.0
+
+
+class OuterLauncher(ThreadsLauncher):
+    """Starts no process: this process leads, and a thread of it is rank 0."""
+
+    name = "outer"
+    attached: ClassVar[bool] = True
+    files_per_rank = 1
+
+    def __init__(self, outer: OuterWorld, interface: str | None = None) -> None:
+        super().__init__()
+        self._meeting = choose_meeting(outer, interface)
+
+    def directory(self) -> ControlDirectory:
+        """Create the control directory, on one host where the other ranks look for it."""
+        return self._meeting.directory()
+
+    def prepare(self, world_size: int) -> Hosts:
+        """Return where the ranks meet."""
+        if self.elastic:
+            self._meeting.accept_losses()
+        return self._meeting.hosts()
+
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
+        """Start the thread of rank 0; the other ranks connect when they know where."""
+        self._directory = directory
+        self._meeting.announce(directory, MEETING_SECONDS + world_size)
+        return super().start(directory, 1, threads)
+
+    def how_lost(self, rank: int) -> str:
+        """Return how a rank ended in words, which is known of one in a child of its process."""
+        if rank == 0:
+            return super().how_lost(rank)
+        return (self.elastic and how_child_ended(self._directory, rank)) or exit_text(None)
+
+    def how_ended(self, rank: int) -> str:
+        """See `Launcher.how_ended`; it is known of ranks that share the leader's directory."""
+        return how_child_ended(self._directory, rank, 0.0) if rank and self.elastic else ""

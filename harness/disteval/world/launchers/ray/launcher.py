@@ -1,0 +1,291 @@
+"""The launcher whose ranks are actors on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import UsageError
+from disteval.world.channel.connection import read_address
+from disteval.world.cores import available_cores, thread_variables
+from disteval.world.launchers.base import LOOPBACK, Hosts, Launcher
+from disteval.world.launchers.ray import cluster
+from disteval.world.launchers.ray.node import (
+    Leader,
+    RankActor,
+    clean_up_here,
+    examine_here,
+    is_rank,
+    kill_rank,
+)
+from disteval.world.launchers.ray.room import Room
+from disteval.world.postmortem import RankStatus, exit_text
+
+T = TypeVar("T")
+
+_ANSWER_SECONDS = 1.0
+_EXAMINE_SECONDS = 10.0
+_CLEAN_UP_SECONDS = 5.0
+_TERMINATE_SECONDS = 10.0
+_END_SECONDS = 5.0
+_KILL_SECONDS = 1.0
+_POLL_SECONDS = 0.02
+
+
+class RayLauncher(Launcher):
+    """Starts every rank as an actor in a placement group of a Ray cluster.
+
+    A launcher serves one world at a time.
+
+    Args:
+        address: ``auto`` or ``host:port`` of a cluster of which this is a node. None stands for the
+            environment variable ``RAY_ADDRESS``, and without it for a Ray of this machine alone,
+            started for the world and ended with it.
+        cpus_per_worker: CPUs that each rank reserves, also less than one. None stands for one, or
+            for less where the cluster has fewer CPUs than there are ranks.
+        gpus_per_worker: GPUs that each rank reserves; it sees no others. None stands for one where
+            the backend's objects are always on a GPU, and otherwise for 0.
+        strategy: Ray's placement strategy. ``SPREAD`` uses as many nodes as it can.
+        patience: Seconds that the cluster gets to make room for the ranks.
+
+    Raises:
+        UsageError: An argument is out of its range.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        cpus_per_worker: float | None = None,
+        gpus_per_worker: float | None = None,
+        strategy: str = "SPREAD",
+        patience: float = 60.0,
+    ) -> None:
+        self._address = address
+        if gpus_per_worker is not None and gpus_per_worker < 0:
+            raise UsageError(f"gpus_per_worker={gpus_per_worker} is negative; use 0 or more")
+        self._gpus = gpus_per_worker
+        self._room = Room(cpus_per_worker, strategy, patience)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._joined = False
+        self._name = ""  # of the world's directory on other nodes
+        self._here = ""  # the leader's node
+        self._nodes: list[dict[str, Any]] = []  # each rank's
+        self._former: list[dict[str, Any]] = []  # of ranks that were started again
+        self._actors: list[Any] = []
+        self._ends: list[Any] = []
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether Ray is started on this machine alone."""
+        return (self._address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+
+    def accept(self, backend: type[BaseDistBackend]) -> None:
+        """Refuse a backend whose ranks can't be plain processes."""
+        if backend.launcher not in ("local", self.name):
+            raise UsageError(
+                f"{backend.__name__}'s ranks are started by {backend.launcher!r}, and Ray starts "
+                f"plain processes; leave the launcher out, or use another backend"
+            )
+        if self._gpus is None:
+            self._gpus = int(backend.devices == "cuda")
+
+    def prepare(self, world_size: int) -> Hosts:
+        """Join the cluster, and wait until it has room for the ranks."""
+        cluster.join(self._address)
+        self._joined = True
+        ray = cluster.import_ray()
+        self._here = ray.get_runtime_context().get_node_id()
+        [own] = [node for node in ray.nodes() if node["NodeID"] == self._here]
+        if self.elastic:  # ranks may come and go, and are there when Ray has room for them
+            self._room.share(world_size, self._gpus or 0)
+            self._nodes = [own] * world_size
+        else:
+            self._nodes = self._room.reserve(world_size, self._gpus or 0)
+        may_grow = self.elastic and not cluster.started_here()
+        if all(node["NodeID"] == self._here for node in self._nodes) and not may_grow:
+            return Hosts(LOOPBACK, [LOOPBACK] * world_size)
+        addresses = [node["NodeManagerAddress"] for node in self._nodes]
+        return Hosts(own["NodeManagerAddress"], addresses, shared=False)
+
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
+        """Start the actors; the one call of each lasts as long as the world."""
+        ray = cluster.import_ray()
+        self._name = directory.name
+        folder = str(Path.cwd())
+        path = [entry or folder for entry in sys.path]
+        leader = Leader(directory, self._here, read_address(directory), folder, path)
+        # Ray hides all GPUs from a rank but its own.
+        variables = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        if threads is None and (chosen := os.environ.get("OMP_NUM_THREADS")):
+            variables["OMP_NUM_THREADS"] = chosen
+        else:
+            variables |= thread_variables(1, threads or self._threads(world_size))
+        again = {"max_restarts": -1, "max_task_retries": -1} if self.elastic else {}
+        for rank in range(world_size):
+            options = self._room.options(rank) | {"runtime_env": {"env_vars": variables}} | again
+            actor = ray.remote(RankActor).options(**options).remote(rank)
+            self._actors.append(actor)
+            self._ends.append(actor.serve.remote(leader))
+        return []
+
+    @property
+    def restarts(self) -> bool:
+        """Whether Ray starts an actor again that it has lost."""
+        return self.elastic
+
+    def reported(self, rank: int) -> None:
+        """Look up which node the rank is on now."""
+        ray = cluster.import_ray()
+        found = ray._private.state.actors(self._actors[rank]._actor_id.hex())
+        for node in ray.nodes():
+            if node["NodeID"] == found["Address"]["NodeID"]:
+                self._former.append(self._nodes[rank])
+                self._nodes[rank] = node
+
+    def _threads(self, world_size: int) -> int:
+        if self._room.cpus is None and cluster.started_here():
+            return max(1, available_cores() // world_size)
+        return max(1, int(self._room.cpus or 1))
+
+    def ended(self) -> dict[int, str]:
+        """Return the actors that have ended, and how each ended according to Ray."""
+        ray = cluster.import_ray()
+        ready, _ = ray.wait(self._ends, num_returns=len(self._ends), timeout=0)
+        return {self._ends.index(end): _how_ended(ray, end) for end in ready}
+
+    def wait(self, seconds: float) -> bool:
+        """See `Launcher.wait`."""
+        count = len(self._ends)
+        ray = cluster.import_ray()
+        return count == 0 or not ray.wait(self._ends, num_returns=count, timeout=seconds)[1]
+
+    def how_lost(self, rank: int) -> str:
+        """Return in words whether the rank's process ended alone or with its Ray node."""
+        node = self._nodes[rank]
+        if _answers(node):
+            return exit_text(None)
+        return f"its Ray node {node['NodeManagerAddress']} does not answer"
+
+    def log(self, seconds: float = 0.0) -> str:
+        """Return how the actors that have ended did so, as soon as Ray has found that out."""
+        cluster.import_ray().wait(self._ends, timeout=seconds)
+        return "\n".join(f"rank {rank}: {how}" for rank, how in self.ended().items())
+
+    def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
+        """Examine the ranks of this node, and have the other nodes examine theirs."""
+        of_rank = {status.rank: status for status in ranks}
+        for there, seen in self._ask_other_nodes(examine_here, of_rank, _EXAMINE_SECONDS):
+            for place, status in enumerate(there):
+                if seen is None:
+                    status.unseen = "its node could not be asked what it was doing"
+                else:
+                    vars(status).update(vars(seen[place]))
+        super().examine(directory, [status for status in ranks if self._is_here(status.rank)])
+
+    def terminate(self, pids: Mapping[int, int]) -> None:
+        """Kill every actor, remove its files on other nodes, and remove the placement group."""
+        if not self._joined:
+            return
+        patience = 0.0
+        if cluster.import_ray().is_initialized():  # at Python's end it may have been left already
+            cluster.bounded(lambda: self._terminate_by_ray(pids), _TERMINATE_SECONDS)
+            patience = _KILL_SECONDS
+        begin = time.monotonic()
+        left = [pid for rank, pid in pids.items() if self._is_here(rank)]
+        while (left := list(filter(is_rank, left))) and time.monotonic() < begin + _END_SECONDS:
+            # Ray kills them shortly, and would warn of workers that it has not ended itself. But a
+            # rank may be stopped, or out of Ray's reach.
+            if time.monotonic() >= begin + patience:
+                for pid in left:
+                    kill_rank(pid)
+            time.sleep(_POLL_SECONDS)
+        self._reset()
+        cluster.leave()
+
+    def _terminate_by_ray(self, pids: Mapping[int, int]) -> None:
+        all_left = self._all_left()
+        for actor in self._actors:
+            cluster.import_ray().kill(actor)
+        if not all_left:
+            self._ask_other_nodes(clean_up_here, pids, _CLEAN_UP_SECONDS)
+        self._room.release()
+
+    def _all_left(self) -> bool:
+        """Return whether every actor has ended by itself, and so has removed its files."""
+        ray = cluster.import_ray()
+        with suppress(ray.exceptions.RayError):  # also of an actor that still runs
+            ray.get(self._ends, timeout=0)
+            return True
+        return False
+
+    def _is_here(self, rank: int) -> bool:
+        return bool(self._nodes[rank]["NodeID"] == self._here)
+
+    def _ask_other_nodes(
+        self, function: Callable[..., Any], of_rank: Mapping[int, T], seconds: float
+    ) -> list[tuple[list[T], Any]]:
+        """Call ``function(name, there)`` on each other node, with what belongs to its ranks.
+
+        Returns:
+            For each node what belongs to its ranks, and the answer; None if it gave none in time.
+        """
+        ray = cluster.import_ray()
+        nodes = {node["NodeID"]: node for node in [*self._former, *self._nodes]}
+        nodes.pop(self._here, None)
+        ranks: dict[str, list[int]] = {name: [] for name in nodes}
+        for rank in filter(lambda rank: not self._is_here(rank), of_rank):
+            ranks[self._nodes[rank]["NodeID"]].append(rank)
+        there = {name: [of_rank[rank] for rank in found] for name, found in ranks.items()}
+        answering = [name for name, node in nodes.items() if _answers(node)]
+        tasks = [_on(nodes[n], function).remote(self._name, there[n]) for n in answering]
+        answers = {}
+        deadline = time.monotonic() + seconds
+        for name, task in zip(answering, tasks, strict=True):
+            with suppress(ray.exceptions.RayError):
+                answers[name] = ray.get(task, timeout=max(0.0, deadline - time.monotonic()))
+        return [(found, answers.get(name)) for name, found in there.items()]
+
+    @classmethod
+    def kept(cls) -> AbstractContextManager[None]:
+        """Stay in the cluster, or keep the Ray that is started here."""
+        return cluster.joined_ray()
+
+
+def _on(node: dict[str, Any], function: Callable[..., Any]) -> Any:
+    """Return a function as a Ray task that runs on that node and no other."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    task = cluster.import_ray().remote(function)
+    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+
+
+def _answers(node: dict[str, Any]) -> bool:
+    """Return whether a node answers; Ray itself takes long to find out that it does not."""
+    address = node["NodeManagerAddress"], node["NodeManagerPort"]
+    try:
+        socket.create_connection(address, _ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _how_ended(ray: Any, end: Any) -> str:
+    """Return how an actor ended according to Ray, in one line."""
+    try:
+        return exit_text(ray.get(end))
+    except ray.exceptions.RayError as error:
+        return " ".join(str(error).split())

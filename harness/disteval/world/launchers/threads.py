@@ -1,0 +1,70 @@
+"""Ranks that are threads of the leader's process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from disteval.world.launchers.base import Launcher
+from disteval.world.rank import serve
+
+_NAME = "rank of a disteval world"
+
+
+class ThreadsLauncher(Launcher):
+    """Starts every rank as a thread of the leader's process.
+
+    A thread can't be ended from outside: one that hangs stays until the process ends.
+    """
+
+    name = "threads"
+    own_processes = False
+    files_per_rank = 3  # both ends of its connection, and its collective log
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
+        """Start the threads; each may use as many cores as the process."""
+        connections = []
+        for rank in range(world_size):
+            ours, theirs = Pipe()
+            connections.append(ours)
+            thread = threading.Thread(
+                target=_serve, name=_NAME, args=(directory, rank, theirs), daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        return connections
+
+    def ended(self) -> dict[int, str]:
+        """Return nothing: threads do not end by themselves."""
+        return {}
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until every thread has left its group; return False when time ran out."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def how_lost(self, rank: int) -> str:
+        """Say that the rank's thread ended."""
+        return "its thread ended"
+
+    def terminate(self, pids: Mapping[int, int]) -> None:
+        """Do nothing: a thread ends when its connection to the leader closes."""
+
+
+def rank_threads_left() -> bool:
+    """Return whether a rank that is a thread of this process has not ended."""
+    return any(thread.name == _NAME for thread in threading.enumerate())
+
+
+def _serve(directory: Path, rank: int, connection: Connection) -> None:
+    with connection:  # the leader should notice also a thread that sys.exit ends
+        serve(directory, rank, connection)

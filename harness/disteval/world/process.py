@@ -1,0 +1,156 @@
+"""A process that a launcher starts: it imports what its leader does, becomes a rank, and serves."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from disteval.world.environment import detect_outer_world, leave_pmi
+from disteval.world.postmortem import exit_text
+from disteval.world.rank import serve
+from disteval.world.rank_files import rank_file
+
+IMPORTED = "disteval.evaluation"
+"""What every rank has imported, forked or started, because most of their functions call it."""
+
+IN_CHILD = "in-child"
+"""The argument by which a process is asked to call `go_on_in_child`."""
+
+_LOOK_SECONDS = 0.25
+_STATUS_SECONDS = 1.0
+_POLL_SECONDS = 0.02
+_PR_SET_PDEATHSIG = 1
+
+
+def import_path() -> str:
+    """Return the folder that holds this library, then the folders that this process imports from.
+
+    Each is a line, for `import_code`.
+    """
+    path = [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
+    return "\n".join([str(Path(__file__).parents[2]), *path])
+
+
+def import_code(lines: str, what: str) -> str:
+    """Return code that begins a Python process which imports from where this one does.
+
+    Args:
+        lines: An expression whose value is that of `import_path` here.
+        what: What is imported first, from this library also where a file of the user's, such as
+            ``disteval.py`` in the working directory, has the library's name.
+    """
+    return (
+        f"import sys; own, *path = {lines}.splitlines(); "
+        f"sys.path[:] = [own, *path]; from {what}; sys.path[:] = path; "
+    )
+
+
+def _redirect_output(path: Path) -> None:
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what Ray puts there does not buffer
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def become_rank(
+    directory: Path,
+    rank: int,
+    on_lost: Callable[[], None] = lambda: None,
+    printed: bytes = b"",
+) -> int:
+    """Serve as one rank of a world until the leader dismisses it; return the exit status.
+
+    Args:
+        directory: The control directory of the world.
+        rank: The number of the rank.
+        on_lost: Called before the process ends because its leader is gone.
+        printed: Output of this process from before it was a rank.
+    """
+    _redirect_output(rank_file(directory, rank, "out"))
+    import_module(IMPORTED)
+    os.write(1, printed)
+    faulthandler.enable()
+    return serve(directory, rank, on_lost=on_lost)
+
+
+def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lambda: None) -> None:
+    """Return in a child of this process, which ends with status 0 when the child has ended.
+
+    A launcher that ends all ranks when a process of it was killed, as ``torchrun`` and MPICH's
+    ``mpirun`` do whatever their options, does not see then that a rank was lost. ``at_end`` is
+    called at the end of this process, after the child's.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        killed_with_parent()
+        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+        return
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(child, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    _, status = os.waitpid(child, 0)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # its number may be that of another process soon
+    with contextlib.suppress(OSError):  # the leader has removed the directory
+        draft = rank_file(directory, rank, "ended.part")
+        draft.write_text(str(os.waitstatus_to_exitcode(status)))
+        draft.rename(rank_file(directory, rank, "ended"))
+    at_end()
+    leave_pmi()
+    os._exit(0)
+
+
+def how_child_ended(directory: Path, rank: int, seconds: float = _STATUS_SECONDS) -> str:
+    """Return how a rank ended that called `go_on_in_child`; wait so long for its parent to know.
+
+    An empty text says that it is not known.
+    """
+    found, deadline = rank_file(directory, rank, "ended"), time.monotonic() + seconds
+    while not found.exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return exit_text(int(found.read_text())) if found.exists() else ""
+
+
+def killed_with_parent() -> None:
+    """Have Linux kill this process with its parent, also where no thread of Python can run."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+def main() -> int:
+    """Serve as one rank of a world; the arguments are its control directory and the rank.
+
+    Where a launcher sets the rank in the environment it is left out, or `IN_CHILD` is in its place.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how children end
+    folder, *words = sys.argv[1:]
+    directory, in_child = Path(folder), words == [IN_CHILD]
+    # Under mpirun every rank has the same command, and its number is in the environment.
+    outer = detect_outer_world() if in_child or not words else None
+    rank = int(words[0]) if outer is None else outer.rank
+    if in_child:
+        go_on_in_child(directory, rank)
+    return become_rank(directory, rank)

@@ -1,0 +1,293 @@
+"""A rank: it receives orders, runs them with its backend, and replies with the result.
+
+A process of this library comes here by `disteval.world.process`; any other rank calls `serve`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from disteval import frames
+from disteval.contract import BaseDistBackend, Rendezvous
+from disteval.default_backend import set_group_of_world, set_rank_of_world
+from disteval.errors import UsageError, WorldError
+from disteval.registry import load_backend_class
+from disteval.traces.place import category_of, own_clock
+from disteval.traces.this_rank import start_with, stop
+from disteval.world.channel import messages
+from disteval.world.channel.connection import connect
+from disteval.world.channel.inbox import Inbox, WatchedInbox
+from disteval.world.channel.outcome import failed
+from disteval.world.collective_log import LoggedBackend
+from disteval.world.postmortem import examine
+from disteval.world.rank_files import STACK_SIGNAL, rank_file, this_machine
+from disteval.world.torch_calls import trace_calls
+from disteval.world.torch_dumps import tell_calls
+
+_LEAVE_SECONDS = 60.0
+
+
+class Rank:
+    """The state of one rank between orders; its backend is None while it is in no group.
+
+    Its methods are the orders that a `World` sends, and the exchange of its `Rendezvous`.
+    """
+
+    def __init__(self, directory: Path, rank: int, inbox: Inbox, connection: Connection) -> None:
+        self.directory = directory
+        self.rank = rank
+        self.backend: BaseDistBackend | None = None
+        self._inbox = inbox
+        self.connection = connection
+        self._published = 0
+        self._finalize: Callable[[], None] = lambda: None
+        self.leave_seconds = _LEAVE_SECONDS
+        self._has_key = False
+        self.joined_ns = 0  # when it joined its group, as of `time.time_ns`
+
+    def load(self, *, backend: str | type[BaseDistBackend], path: list[str]) -> None:
+        """Import a backend from where the leader does."""
+        sys.path.extend(entry for entry in path if entry not in sys.path)
+        load_backend_class(backend)
+
+    def read_clock(self) -> tuple[str, int]:
+        """Return an identity of this host's clock, and its time in nanoseconds."""
+        return own_clock(), time.monotonic_ns()
+
+    def find_free_port(self, host: str) -> int:
+        """Return a port of ``host``, this rank's address, that nobody listens on now."""
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
+
+    def join(
+        self, rendezvous: Rendezvous, *, cls: type[BaseDistBackend], world_size: int
+    ) -> tuple[int, int]:
+        """Join the group of a backend; return the rank and the world size that it reports."""
+        self._published = 0
+        self.joined_ns = time.time_ns()
+        self.leave_seconds = _LEAVE_SECONDS + world_size
+        if rendezvous.key:
+            frames.set_key(rendezvous.key)
+            self._has_key = True
+        cls.init_process(self.rank, world_size, replace(rendezvous, exchange=self))
+        self._finalize = cls.finalize_process
+        backend = cls()
+        self.backend = LoggedBackend(backend, rank_file(self.directory, self.rank, "collectives"))
+        set_group_of_world(self.backend)
+        return backend.rank, backend.world_size
+
+    def leave(self) -> None:
+        """Leave the group, if this rank has joined one."""
+        if self.backend is not None:
+            trace_calls(self.joined_ns)
+        self.backend = None
+        set_group_of_world(None)
+        if self._has_key:
+            frames.set_key(b"")
+            self._has_key = False
+        finalize, self._finalize = self._finalize, lambda: None
+        finalize()
+
+    def run(self, *args: Any, function: Callable[..., Any], world_size: int) -> Any:
+        """Call a user's function with the backend, and this rank's argument if there is one."""
+        set_rank_of_world(self.rank, world_size)
+        return function(self.backend, *args)
+
+    def publish(self, key: str, value: str | bytes) -> None:
+        """See `disteval.contract.Rendezvous.publish`."""
+        if not isinstance(key, str) or not isinstance(value, (str, bytes)):
+            raise UsageError(
+                f"a key is text and its value text or bytes, not {type(key).__name__} and "
+                f"{type(value).__name__}"
+            )
+        if len(value) > messages.MAX_VALUE_BYTES:
+            raise UsageError(
+                f"the value of {key!r} has length {len(value)}; up to {messages.MAX_VALUE_BYTES} "
+                f"can be published, for data there is rendezvous.path"
+            )
+        self._published += 1
+        if self._published > messages.MAX_KEYS:
+            raise UsageError(
+                f"one rank can publish {messages.MAX_KEYS} keys, and {key!r} is one more"
+            )
+        messages.send(self.connection, messages.KeyValue(key, value))
+
+    def lookup(self, key: str, timeout: float) -> str | bytes:
+        """See `disteval.contract.Rendezvous.lookup`."""
+        messages.send(self.connection, messages.KeyValue(key))
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self._inbox.get(deadline - time.monotonic())
+            if message is None:
+                raise TimeoutError(f"no rank published {key!r} within {timeout:g} s")
+            if isinstance(message, messages.Dismissal):
+                raise WorldError(f"the leader ended the world while {key!r} was waited for")
+            # An answer to an earlier question may come after that question's timeout.
+            if isinstance(message, messages.KeyValue) and message.key == key:
+                assert message.value is not None
+                return message.value
+
+    def carry_out(self, order: messages.Order) -> messages.Reply:
+        """Carry out one order; an exception that it raises goes into the reply."""
+        place, what = order.trace or (None, "")
+        recorder, begin = None, time.monotonic_ns()
+        try:
+            if place is not None:
+                recorder = start_with(place, self.rank, what)
+            function = cloudpickle.loads(order.function)
+            arguments = cloudpickle.loads(order.arguments)
+            _current.set(self)
+            reply = messages.Reply(messages.packed(function(self, *arguments)))
+        except Exception as error:
+            reply = failed(error, _users(error))
+        finally:
+            if recorder is not None:
+                recorder.add(category_of(what), what, begin, time.monotonic_ns())
+        if recorder is not None and reply.value is None:  # this rank may be ended soon
+            recorder.flush()
+        return reply
+
+
+_current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
+os.register_at_fork(after_in_child=lambda: _current.set(None))
+
+
+def report_progress(done: int, total: int | None) -> None:
+    """Report to the leader that this rank has done ``done`` of ``total`` samples of its order.
+
+    Call it from inside a function that `World.run` runs; it resets the order's deadline. Elsewhere
+    it does nothing.
+    """
+    if (rank := _current.get()) is not None:
+        messages.send(rank.connection, messages.Progress(done, total))
+
+
+def send_note(value: Any) -> None:
+    """Send the leader a value before the order is done; `World.run` gives it to ``on_note``.
+
+    Call it from inside a function that `World.run` runs; like a progress message it resets the
+    order's deadline. Elsewhere it does nothing.
+
+    Raises:
+        UsageError: The value is too large for a note.
+    """
+    if (rank := _current.get()) is None:
+        return
+    data = messages.packed(value)
+    if len(data) > messages.MAX_NOTE_BYTES:
+        raise UsageError(
+            f"a note of {len(data)} bytes is too large; up to {messages.MAX_NOTE_BYTES} can be "
+            f"sent, for data there is the value that the function returns"
+        )
+    messages.send(rank.connection, messages.Note(data))
+
+
+def serve(
+    directory: Path,
+    rank: int,
+    inside: Connection | None = None,
+    patience: float = 0.0,
+    on_lost: Callable[[], None] = lambda: None,
+    place: Path | None = None,
+) -> int:
+    """Carry out the leader's orders until it dismisses this rank.
+
+    Args:
+        directory: The directory of this rank's files: the world's control directory, or one of the
+            rank's own where it can't see that.
+        rank: The number of this rank.
+        inside: The connection, where the leader runs in this process too. Otherwise the process
+            connects to it, and ends at once when the leader is gone or when leaving the group takes
+            too long, because its main thread may wait in a collective for ever.
+        patience: The seconds until the leader must be there, as for `connect`.
+        on_lost: Called before the process ends because its leader is gone.
+        place: The directory with the leader's address; None stands for ``directory``.
+
+    Returns:
+        The exit status that came with the dismissal.
+    """
+
+    def answer(message: messages.Examine) -> messages.Examined:
+        examine(directory, message.ranks)
+        since = follower.joined_ns if follower else None
+        return messages.Examined(message.ranks, tell_calls(rank, since))
+
+    follower: Rank | None = None
+    connection = inside or connect(place or directory, patience)
+    with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
+        thread = threading.get_ident()
+        hello = messages.Hello(
+            rank, os.getpid(), thread, platform.node(), this_machine(), str(directory)
+        )
+        messages.send(connection, hello)
+        inbox = Inbox(connection) if inside else WatchedInbox(connection, on_lost, answer)
+        follower = Rank(directory, rank, inbox, connection)
+        while not isinstance(message := inbox.get(), messages.Dismissal):
+            if isinstance(message, messages.Order):
+                reply = follower.carry_out(message)
+                if os.getpid() != hello.pid:  # the connection is that of the rank
+                    _end_fork(reply)
+                try:
+                    messages.send(connection, reply)
+                except OSError as error:  # the leader is gone, or the order closed the connection
+                    inbox.lose(error)
+        with contextlib.nullcontext() if inside else _ended_after(follower.leave_seconds):
+            follower.leave()
+        stop()
+        return message.exit_code
+
+
+@contextlib.contextmanager
+def _stack_on_signal(directory: Path, rank: int) -> Iterator[None]:
+    # faulthandler writes from the signal handler itself: it needs neither the GIL nor the main
+    # thread.
+    with rank_file(directory, rank, "stack").open("w") as file:
+        faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
+        try:
+            yield
+        finally:
+            faulthandler.unregister(STACK_SIGNAL)
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """End this process if the block takes longer: no leader watches a rank that was dismissed."""
+    timer = threading.Timer(seconds, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end_fork(reply: messages.Reply) -> NoReturn:
+    """End a process that a rank's function has forked, and that has returned from it, too."""
+    sys.stderr.write(reply.trace)
+    sys.stderr.flush()
+    os._exit(bool(reply.trace))
+
+
+def _users(error: Exception) -> TracebackType | None:
+    """Return the traceback without the calls of this module at its top."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
