@@ -69,9 +69,10 @@ class Block:
     def needs(self) -> set[str]:
         """Return the libraries and backends that the Python code imports or names."""
         found = set()
+        names = {*list_all_backends(), "ray"}
         for node in ast.walk(ast.parse(self.code)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found |= {node.value} & {*list_all_backends(), "ray"}
+                found |= {node.value} & names
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 for name in _imported(node):
                     model = _MODEL.match(name)
