@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from disteval.contract import BaseDistBackend
 from disteval.world.cores import thread_variables
-from disteval.world.environment import OuterWorld, leave_pmi
+from disteval.world.environment import OuterWorld
 from disteval.world.group import START_SECONDS
 from disteval.world.meeting import choose_meeting
 from disteval.world.process import go_on_in_child
@@ -69,7 +69,6 @@ def exit_now(exit_code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # it is closed, or its reader is gone
             stream.flush()
-    leave_pmi()
     os._exit(exit_code)
 
 

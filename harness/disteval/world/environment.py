@@ -6,14 +6,10 @@ ranks of others are refused.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import os
-import select
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from disteval.default_backend import is_rank_of_world
@@ -44,8 +40,6 @@ _SETS_JOB = {
 _LEAVES_ALONE = ("torchrun", "horovodrun", "mpirun")
 """The launchers whose job of one process is led too, as its backend finds the group in it."""
 
-_PMI_SECONDS = 5.0
-
 _SRUN = (
     "Start them with srun in a shell where SLURM_STEP_NUM_TASKS is not removed, or one task that "
     "starts the ranks itself, with srun -n 1 and --world-size {0}."
@@ -61,11 +55,7 @@ class OuterWorld(Job):
 
     def job_id(self) -> str:
         """Return an id of the job that is equal on all hosts; an empty text if there is none."""
-        if found := self._told(_SETS_JOB[self.launcher]):
-            return found
-        # On one host the parent process is enough, and MPI's connection is left to MPI.
-        asks = self.launcher == "mpirun" and self.ranks_on_host < self.world_size
-        return _pmi_job() if asks else ""
+        return self._told(_SETS_JOB[self.launcher])
 
     def purpose(self) -> str:
         """Return what distinguishes this job from others that have the same leader's address.
@@ -132,44 +122,6 @@ def outside_environment() -> dict[str, str]:
     if launched_job() is None:
         return dict(os.environ)
     return {k: v for k, v in os.environ.items() if not k.startswith(_VARIABLES)}
-
-
-@functools.cache
-def _pmi_job() -> str:
-    """Return the name of the key-value space that MPICH's mpirun made for this job alone.
-
-    Its process manager tells the name to whoever asks at the connection that MPI will use; before
-    MPI does, nobody else reads there.
-    """
-    descriptor = os.environ.get("PMI_FD", "")
-    if not descriptor.isdecimal() or "mpi4py.MPI" in sys.modules:
-        return ""
-    answer = b""
-    atexit.register(leave_pmi)
-    with suppress(OSError):
-        os.write(int(descriptor), b"cmd=get_my_kvsname\n")
-        while not answer.endswith(b"\n"):
-            ready, _, _ = select.select([int(descriptor)], [], [], _PMI_SECONDS)
-            byte = os.read(int(descriptor), 1) if ready else b""
-            if not byte:
-                return ""
-            answer += byte
-    words = dict(word.partition("=")[::2] for word in answer.decode(errors="replace").split())
-    return words.get("kvsname", "")
-
-
-def leave_pmi() -> None:
-    """Tell MPICH's process manager, if it was asked, that this process may end.
-
-    It ends all ranks otherwise when one ends that has spoken to it. MPI tells it by itself.
-    """
-    if _pmi_job.cache_info().currsize and "mpi4py.MPI" not in sys.modules:
-        with suppress(OSError, ValueError):
-            descriptor = int(os.environ.get("PMI_FD", ""))
-            os.write(descriptor, b"cmd=finalize\n")
-            # A process that ends before it is answered is an error of the whole job.
-            if select.select([descriptor], [], [], _PMI_SECONDS)[0]:
-                os.read(descriptor, select.PIPE_BUF)
 
 
 @functools.cache  # a rank in a child of its process has the same

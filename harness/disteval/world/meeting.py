@@ -34,9 +34,10 @@ _REFUSE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 
 _WAYS_WITHOUT_MPI = (
-    "Let all hosts see one folder that only you can enter, and name it in DISTEVAL_CONTROL_DIR; or "
-    "set DISTEVAL_LEADER to host:port of rank 0's host, and DISTEVAL_KEY_FILE to a file of mode "
-    "0600 with the same random text on every host (openssl rand -hex 32)"
+    "Set DISTEVAL_LEADER to host:port of rank 0's host, and DISTEVAL_KEY_FILE to a file of mode "
+    "0600 with the same random text on every host (openssl rand -hex 32); or let all hosts see one "
+    "folder that only you can enter, and name it in DISTEVAL_CONTROL_DIR, unless they are ranks of "
+    "MPICH's mpirun, which gives its job no id"
 )
 _WAYS = _WAYS_WITHOUT_MPI + "; or start the ranks with mpirun, and install mpi4py"
 

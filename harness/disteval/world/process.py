@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from disteval.world.environment import detect_outer_world, leave_pmi
+from disteval.world.environment import detect_outer_world
 from disteval.world.postmortem import exit_text
 from disteval.world.rank import serve
 from disteval.world.rank_files import rank_file
@@ -111,7 +111,6 @@ def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lamb
         draft.write_text(str(os.waitstatus_to_exitcode(status)))
         draft.rename(rank_file(directory, rank, "ended"))
     at_end()
-    leave_pmi()
     os._exit(0)
 
 
