@@ -29,7 +29,7 @@ from suites.helpers.processes import (
 )
 
 SECONDS = 180.0
-COMMAND = [sys.executable, "-m", "disteval.cli", "eval", TASK, "--elastic", "--force"]
+COMMAND = [sys.executable, "-m", "disteval.cli", "eval", TASK, "--elastic"]
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

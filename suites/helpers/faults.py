@@ -71,8 +71,3 @@ def limit_messages(patched: pytest.MonkeyPatch, most: int) -> None:
 def fork_servers() -> set[int]:
     """Return the processes that local ranks of this process are forked off."""
     return {one.process.pid for group in forked._kept._groups for one in group._servers}
-
-
-def forget_fork_servers(patched: pytest.MonkeyPatch) -> None:
-    """Have the next world start its own servers."""
-    patched.setattr(forked, "_kept", forked._Kept())

@@ -140,7 +140,7 @@ def command(folder: Path, world_size: int, *options: str, task: str = TASK) -> l
     """Return the words of an evaluation that writes report.json and predictions into a folder."""
     return [
         sys.executable, "-m", "disteval.cli", "eval", task, "--world-size", str(world_size),
-        "--elastic", "--force", "--quiet", "--json", str(folder / "report.json"),
+        "--elastic", "--quiet", "--json", str(folder / "report.json"),
         "--predictions", str(folder / "predictions"), *options,
     ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -291,6 +292,18 @@ def test_hundreds_of_ranks_as_threads() -> None:
             world.run(raise_everywhere, *range(200))
         assert len(caught.value.errors) == 200
         assert world.run(gather, *range(200))[1][1] == list(range(200))
+
+
+@pytest.mark.parametrize("backend", ["threads", SOCKETS])
+def test_more_ranks_than_open_files_are_refused_at_once_with_the_limit(backend: str) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = len(list(Path("/dev/fd").iterdir())) + 30
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
+    try:
+        with pytest.raises(WorldError, match=r"open files.*`ulimit -n`"):
+            World(backend, 50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @needs("tf_horovod")

@@ -18,10 +18,8 @@ from tqdm import tqdm
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
     POSITIVE,
-    check_room,
     chosen_interface,
     counts,
-    force_option,
     html_option,
     interface_option,
     json_option,
@@ -31,7 +29,7 @@ from disteval.cli.options import (
 )
 from disteval.cli.terminal import is_quiet, print_error, write_reports
 from disteval.errors import HarnessError, UsageError, WorldError
-from disteval.registry import add_working_directory, get_backend_class
+from disteval.registry import add_working_directory
 from disteval.text import visible
 from disteval.world import (
     OuterWorld,
@@ -81,7 +79,6 @@ _STARTED_BY = {
     help="The launcher of the ranks, such as ray.  [default: the one that the backend names]",
 )  # fmt: skip
 @interface_option
-@force_option
 @click.option("--tokens", is_flag=True, help="Give each sample tokens, whose number varies.")
 @click.option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
 @click.option("--first", is_flag=True, help="Stop at the first case that is wrong.")
@@ -161,8 +158,6 @@ def audit_command(
             led = World.lead(outer, interface=chosen_interface(), trace=folder)
             started_by = (*_STARTED_BY[outer.launcher], str(outer.world_size))
             sizes = _size_of(outer, only.world_size if only else None, world_size)
-        else:
-            check_room(launcher or get_backend_class(backend).launcher, max(sizes))
         # A bar is for terminals (disable=None), not for log files.
         with tqdm(unit="step", disable=True if is_quiet() else None) as bar:
 

@@ -16,10 +16,8 @@ from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
-    check_room,
     chosen_interface,
     counts,
-    force_option,
     html_option,
     interface_option,
     json_option,
@@ -72,7 +70,6 @@ _MESSAGE_LENGTH = 160
     help="The launcher of the ranks, such as ray.  [default: the one that the class names]",
 )  # fmt: skip
 @interface_option
-@force_option
 @click.option(
     "--examples", type=click.IntRange(min=1), default=100,
     help="The number of drawn examples for each rule and world size.",
@@ -142,7 +139,6 @@ def check_command(
         led = None
         if outer is None:
             sizes = world_size or DEFAULT_WORLD_SIZES
-            check_room(launcher or get_backend_class(target).launcher, max(sizes))
             report = judge(sizes)
         else:
             led = JudgedWorld.lead(outer, interface=chosen_interface(), trace=folder)

@@ -25,12 +25,10 @@ from disteval.cli.named_task import NamedTask, check_name
 from disteval.cli.options import (
     OutputPath,
     batch_size_option,
-    check_room,
     counts,
     data_folder,
     data_options,
     device_option,
-    force_option,
     html_option,
     interface_option,
     json_option,
@@ -103,7 +101,6 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
     help="The launcher of the ranks, such as ray.",
 )  # fmt: skip
 @interface_option
-@force_option
 @device_option("The device that computes the model.")
 @batch_size_option(
     None, "The number of samples in a batch, on each rank.", show_default="256, or the task's"
@@ -352,6 +349,4 @@ def _world_size(
         check_world_size(cls, size)
     if elastic is not None:
         elastic.check_groups(size)
-    if outer is None:
-        check_room(launcher or (cls.launcher if cls else "local"), size)
     return size

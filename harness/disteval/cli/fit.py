@@ -15,11 +15,9 @@ from disteval.cli.options import (
     POSITIVE,
     OutputPath,
     batch_size_option,
-    check_room,
     data_folder,
     data_options,
     device_option,
-    force_option,
     json_option,
     timeout_option,
     trace_folder,
@@ -46,7 +44,6 @@ from disteval.world import detect_outer_world
     "--world-size", type=click.IntRange(min=1), default=2,
     help="The number of ranks that share the training.",
 )  # fmt: skip
-@force_option
 @click.option(
     "--epochs", type=click.IntRange(min=1), default=4,
     help="The epoch at which training ends, counted from the first training.",
@@ -109,8 +106,6 @@ def fit_command(
             f"{outer}, and disteval fit starts its own ranks; run it once, without "
             f"{outer.launcher}, with --world-size {outer.world_size}"
         )
-    if address is None:
-        check_room(launcher, world_size)
     folder = _checked_folder(data, download)
     estimator, checkpoint, folders, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()

@@ -13,12 +13,10 @@ import click
 from disteval.arguments import check_output_file, check_output_folder
 from disteval.errors import UsageError
 from disteval.traces import TraceFolder
-from disteval.world import cores, detect_outer_world
-from disteval.world.launchers import get_launcher
+from disteval.world import detect_outer_world
 
 Command = Callable[..., Any]
 
-_FORCE = "disteval.cli.force"
 _OUTPUTS = "disteval.cli.outputs"
 _INTERFACE = "disteval.cli.interface"
 
@@ -84,18 +82,6 @@ json_option = click.option(
 )
 
 
-def force_option(command: Command) -> Command:
-    """Add ``--force``, which `check_room` looks at."""
-
-    def remember(context: click.Context, _option: object, value: bool) -> None:
-        context.meta[_FORCE] = value
-
-    return click.option(
-        "--force", is_flag=True, expose_value=False, callback=remember,
-        help="Start the ranks even if there are too many for this machine.",
-    )(command)  # fmt: skip
-
-
 def interface_option(command: Command) -> Command:
     """Add ``--interface``, which `chosen_interface` returns."""
 
@@ -117,17 +103,6 @@ def chosen_interface() -> str | None:
     """Return the value of ``--interface``; None if it was not given."""
     chosen: str | None = click.get_current_context().meta.get(_INTERFACE)
     return chosen
-
-
-def check_room(launcher: str, world_size: int) -> None:
-    """Refuse more ranks than this machine has room for, unless ``--force`` was given.
-
-    Raises:
-        UsageError: Says how many there is room for; or there is no such launcher.
-    """
-    forced = click.get_current_context().meta.get(_FORCE)
-    if not forced and get_launcher(launcher).on_this_host:
-        cores.check_room(world_size)
 
 
 def _check_page(option: str, path: Path) -> None:

@@ -11,10 +11,11 @@ from queue import SimpleQueue
 
 from disteval.conformance.faults import WORLD_SIZES
 from disteval.conformance.rules import Rule
-from disteval.world.cores import room
+from disteval.world.cores import available_cores
 from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher
 
 _AT_ONCE = 10  # one world of each size, and some whose ranks are lost, which mostly wait
+_RANKS_PER_CORE = 16  # of light work: a rank that has imported torch has taken 1.4 s of a core
 _STOP_SECONDS = 10.0
 
 
@@ -61,8 +62,8 @@ def lost_beside_others(phases: Iterable[Sequence[Job]]) -> list[Job]:
 
 
 def _how_many_at_once(jobs: Sequence[Job]) -> int:
-    """Return how many jobs run side by side: the ranks of any so many have room on this host."""
-    most, _ = room()
+    """Return how many jobs run side by side: the cores of this host suffice for their ranks."""
+    most = _RANKS_PER_CORE * available_cores()
     largest = sorted((job.size for job in jobs), reverse=True)[:_AT_ONCE]
     return max(1, sum(ranks <= most for ranks in accumulate(largest)))
 

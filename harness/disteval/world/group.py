@@ -22,7 +22,6 @@ from disteval.world.channel.leader import Channel, OnNote, OnProgress
 from disteval.world.channel.messages import Order, packed
 from disteval.world.channel.outcome import Outcome
 from disteval.world.control_directory import ControlDirectory, sweep
-from disteval.world.cores import check_open_files
 from disteval.world.elsewhere import ask_for_calls, examine_elsewhere
 from disteval.world.interrupts import interrupted_later
 from disteval.world.launchers import Launcher
@@ -68,7 +67,6 @@ class WorkerGroup:
         _groups.add(self)
         self._turn = threading.Lock()
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
-        check_open_files(world_size, launcher.files_per_rank)
         self._channel = Channel(world_size)
         self._place: bytes | None = None  # pickled once, because each order has it
         self._recorder: Recorder | None = None
@@ -93,8 +91,10 @@ class WorkerGroup:
         except OSError as error:
             self.terminate()
             raise WorldError(
-                f"the ranks can't be started ({error}); they need some files in {self._directory} "
-                f"and a process each; free space there, or set TMPDIR to another folder"
+                f"{world_size} ranks can't be started ({error}); each takes a process, memory, "
+                f"files in {self._directory} and up to three open files of this process: start "
+                f"fewer, raise the limit (`ulimit -n`, `ulimit -u`), or set TMPDIR to a folder "
+                f"with more space"
             ) from error
         except BaseException:
             self.terminate()

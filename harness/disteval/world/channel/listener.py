@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import selectors
 import socket
@@ -93,6 +94,7 @@ class Listener:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+            os.close(os.dup(connection.fileno()))  # another is needed for a moment
         except (BlockingIOError, ConnectionError):  # it is gone again
             return
         except OSError as error:

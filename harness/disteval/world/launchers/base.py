@@ -62,7 +62,6 @@ class Launcher(ABC):
         name: The name of the launcher, as in `BaseDistBackend.launcher`.
         attached: Whether somebody else started the processes, so that they are never terminated.
         own_processes: Whether each rank is a process that can be ended without the others.
-        files_per_rank: The open files that the leader needs for each rank.
         watched: Where a launcher adds the processes that end with the leader; set before `prepare`.
         elastic: Whether the other ranks are to go on when one is lost; set before `prepare`.
         serves: Whether a world uses it that has not ended.
@@ -74,7 +73,6 @@ class Launcher(ABC):
     name: ClassVar[str]
     attached: ClassVar[bool] = False
     own_processes: ClassVar[bool] = True
-    files_per_rank: ClassVar[int] = 1
 
     @property
     def on_this_host(self) -> bool:

@@ -22,7 +22,6 @@ class OuterLauncher(ThreadsLauncher):
 
     name = "outer"
     attached: ClassVar[bool] = True
-    files_per_rank = 1
 
     def __init__(self, outer: OuterWorld, interface: str | None = None) -> None:
         super().__init__()

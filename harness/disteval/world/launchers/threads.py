@@ -23,7 +23,6 @@ class ThreadsLauncher(Launcher):
 
     name = "threads"
     own_processes = False
-    files_per_rank = 3  # both ends of its connection, and its collective log
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
