@@ -20,12 +20,19 @@ from disteval.contract import BaseDistBackend
 
 T = TypeVar("T")
 
+# Of one to four bytes in UTF-8, at the ends of each length, and those that text is cut or joined
+# at. Hypothesis would take two seconds to list all characters, in each new working directory.
+_CHARACTERS = st.sampled_from(
+    "0aZ \0\n\r\"'\\\x7f\x80\u00e9\u07ff\u0800\u0301\u200d\u202e\u6f22\ud7ff\ue000\ufeff\uffff"
+    "\U00010000\U0001f600\U0010ffff"
+)
+
 _leaves = (
     st.sampled_from(SPECIAL)
     | st.sampled_from(ARRAYS)
     | st.integers()
     | st.floats()
-    | st.text(max_size=20)
+    | st.text(_CHARACTERS, max_size=20)
     | st.binary(max_size=300)
 )
 
@@ -36,7 +43,7 @@ OBJECTS: st.SearchStrategy[Any] = st.deferred(
         _leaves
         | st.lists(OBJECTS, max_size=4)
         | st.tuples(OBJECTS, OBJECTS)
-        | st.dictionaries(st.text(max_size=5), OBJECTS, max_size=4)
+        | st.dictionaries(st.text(_CHARACTERS, max_size=5), OBJECTS, max_size=4)
     )
 )
 """Objects of every kind, and containers of them."""
