@@ -308,7 +308,10 @@ def failing() -> None:
     raise ValueError("no result today")
 
 
-def test_a_rank_that_computes_for_longer_than_a_lease_lasts_still_has_the_result() -> None:
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_a_rank_that_computes_for_longer_than_a_lease_lasts_still_has_the_result(
+    group_size: int,
+) -> None:
     both = threading.Barrier(2)
 
     def rank(backend: ThreadsDist) -> Any:
@@ -318,7 +321,7 @@ def test_a_rank_that_computes_for_longer_than_a_lease_lasts_still_has_the_result
             return x
 
         return evaluate(
-            predict, DATA, {"slow": Count(slowly)}, backend, 60, leases=Leases(3.0),
+            predict, DATA, {"slow": Count(slowly)}, backend, 60, leases=Leases(3.0, group_size),
             update=lambda outputs, batch: (outputs[:, 0],),
         )  # fmt: skip
 

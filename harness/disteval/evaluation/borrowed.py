@@ -56,7 +56,7 @@ class Borrowed:
             failure = run(work, self._source, self, report, None)
             if failure is not None:
                 borrower.fail(self._unit, failure.what)
-            finished = borrower.finish(lambda parts: finish(work, [*parts]))
+            finished = borrower.finish(lambda parts: finish(work, parts))
         if work.writer is not None:
             work.writer.clean()
         if finished.value is None:

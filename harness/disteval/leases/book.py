@@ -38,7 +38,7 @@ class Counts(NamedTuple):
     """How far an evaluation is, in units.
 
     Attributes:
-        units: All units.
+        units: All units but the result.
         done: The units of committed leases.
         leased: The units that ranks hold and nobody has committed.
         lost: The units that were taken back from ranks, each as often as that happened.
@@ -78,6 +78,9 @@ class Book:
     taken back from a lost rank is lent again when all other units have been lent, in smaller
     leases if it is too large by then. Until it is divided, its former holder may still commit it.
 
+    The last lease is the result: a unit of its own after the ``units`` others, which is lent when
+    all of these are committed, to one rank at a time.
+
     Args:
         units: The number of units.
         target_seconds: How long a rank should work on one lease.
@@ -110,14 +113,19 @@ class Book:
 
     @property
     def is_done(self) -> bool:
-        """Whether all units are committed."""
+        """Whether all units and the result are committed."""
+        return self._done > self._units
+
+    @property
+    def awaits_result(self) -> bool:
+        """Whether all units are committed, and the result is not."""
         return self._done == self._units
 
     @property
     def counts(self) -> Counts:
         """How far the evaluation is."""
         lent = self._leased, self._lost, self._repeated, self._copied
-        return Counts(self._units, self._done, *lent)
+        return Counts(self._units, min(self._done, self._units), *lent)
 
     @property
     def rates(self) -> Mapping[int, float]:
@@ -142,7 +150,10 @@ class Book:
         self.give_up(rank)
         self._ranks.add(rank)
         size = self._paces.size(rank, self._unlent, len(self._ranks))
-        lease = self._lend_fresh(size) or self._lend_lost(size) or self._copy(now)
+        if self.awaits_result:
+            lease = self._lend_result() or self._lend_lost(1)
+        else:
+            lease = self._lend_fresh(size) or self._lend_lost(size) or self._copy(now)
         if lease is None:
             return None
         seconds = self._paces.seconds(rank, lease.units)
@@ -197,7 +208,8 @@ class Book:
         hold = self._held.get(rank)
         if hold is not None and hold.lease is lease:
             del self._held[rank], self._seen[rank]
-            self._paces.note(rank, lease.units, now - hold.since, waited)
+            if lease.start < self._units:
+                self._paces.note(rank, lease.units, now - hold.since, waited)
         return holders is not None
 
     def lose(self, rank: int, now: float) -> Lease | None:
@@ -246,11 +258,17 @@ class Book:
         return lost
 
     def _lend_fresh(self, size: int) -> Lease | None:
-        if self._fresh == self._units:
+        if self._fresh >= self._units:
             return None
         start, self._fresh = self._fresh, min(self._fresh + size, self._units)
         self._unlent -= self._fresh - start
         return self._new(start, self._fresh)
+
+    def _lend_result(self) -> Lease | None:
+        if self._fresh > self._units:  # it was lent before
+            return None
+        self._fresh += 1
+        return self._new(self._units, self._units + 1)
 
     def _lend_lost(self, size: int) -> Lease | None:
         """Lend the lease that was lost first, whole or its first units as a new lease."""

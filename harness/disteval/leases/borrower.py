@@ -7,7 +7,7 @@ import pickle
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,17 +21,17 @@ from disteval.leases.book import Lease
 from disteval.leases.messages import (
     MAX_MESSAGE_BYTES,
     Ask,
+    Collect,
+    Collected,
     Commit,
-    Computed,
     Failed,
-    Finish,
     Finished,
     Hello,
     Lend,
-    More,
     Ping,
     Progress,
     Refused,
+    Result,
     Unwanted,
     Welcome,
     check_size,
@@ -40,7 +40,7 @@ from disteval.leases.messages import (
 from disteval.ledger import Part
 from disteval.world.channel.connection import bound_waits, connect
 
-Compute = Callable[[Iterable[Part]], Any]
+Compute = Callable[[Sequence[Part]], Any]
 """A function of all that was committed to the result."""
 
 _PROGRESS_SECONDS = 0.25
@@ -95,7 +95,7 @@ class Borrower:
         self._commit: Commit | None = None  # the last one, until it is answered
         self._failure: Failed | None = None
         self._told, self.units, self.stored = 0.0, units, tuple[Part, ...]()
-        self._end: Finish | Finished | None = None
+        self._end: Lend | Finished | None = None  # the last lease, or the end of the evaluation
         self._gone: WorldError | None = None  # why the lender can't be reached any more
         self.attempt = self._joined = self._rejoined = 0
         self._connection = self._join(patience)
@@ -110,7 +110,7 @@ class Borrower:
         while self._failure is None and self._end is None:
             with traces.span("waiting", "wait for a lease"):
                 message = self._ask()
-            if isinstance(message, (Finish, Finished)):
+            if isinstance(message, Finished) or message.start >= self.units:
                 self._end = message
                 return
             self.attempt = message.attempt
@@ -155,48 +155,40 @@ class Borrower:
         self._send(self._failure)
 
     def finish(self, compute: Compute) -> Finished:
-        """Wait for the end of the evaluation, and compute its result if the lender asks for it."""
-        message = self._end
-        while not isinstance(message, Finished):
-            if isinstance(message, Finish):
-                with traces.span("metric", "compute"):
-                    self._compute(message, compute)
-            if isinstance(self._end, Finished):
-                return self._end
+        """Wait for the end of the evaluation, and compute its result if this rank is lent it."""
+        while not isinstance(self._end, Finished):
+            if self._end is not None:
+                self._compute(self._end, compute)
             with traces.span("waiting", "wait for the end"):
-                message = self._ask()
-        return message
+                self._end = self._ask()
+        return self._end
 
-    def _compute(self, first: Finish, compute: Compute) -> None:
-        joined = self._joined
-
-        def parts() -> Iterator[Part]:
-            message: Any = first
-            while True:
-                yield from message.committed
-                if message.is_last:
-                    return
-                self._send(More())
-                message = self._receive_soon(Finish)
-                if self._joined != joined or not isinstance(message, Finish):
-                    raise _AnotherBeginsError
-
+    def _compute(self, lease: Lend, compute: Compute) -> None:
+        parts, is_last = list[Part](), False
+        while not is_last:
+            self._send(Collect(len(parts)))
+            message = self._receive_soon(Collected)
+            if isinstance(message, Finished):  # another rank was first
+                return
+            if message is not None:
+                parts += message.parts
+                is_last = message.is_last
         try:
-            value = cloudpickle.dumps(compute(parts()))
+            with traces.span("metric", "compute"):
+                value = cloudpickle.dumps(compute(parts))
             check_size(value, "the metrics' results", "have a metric write its result to a file")
-            answer = Computed(value)
-        except _AnotherBeginsError:
-            return
+            result = Result(value)
         except Exception as error:
-            answer = Computed(None, pickled_error(error))
-        self._send(answer)
+            result = Result(None, pickled_error(error))
+        self._commit = Commit(lease.number, result)
+        self._send(self._commit)
 
     def _ask(self) -> Any:
         """Ask until there is an answer: a lease, or the end."""
         while True:
             joined = self._joined
             self._send(Ask(self.units))
-            message = self._receive_soon(Lend, Finish)
+            message = self._receive_soon(Lend)
             if message is not None:
                 self._commit, self._rejoined = None, 0
                 return message
@@ -287,7 +279,3 @@ class Borrower:
         bound_waits(connection, self._timeout)
         self._joined += 1
         return connection
-
-
-class _AnotherBeginsError(Exception):
-    """The lender has another rank compute the result, or has it already."""

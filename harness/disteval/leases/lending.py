@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,22 @@ from disteval.data.predictions import Predictions
 from disteval.errors import HarnessError, UsageError
 from disteval.identity import differences
 from disteval.leases.book import Book, Counts
-from disteval.leases.finishing import Finishing
 from disteval.leases.mailbox import Mailbox
 from disteval.leases.members import Event, Member, Members, OnEvent
 from disteval.leases.messages import (
     Ask,
+    Collect,
+    Collected,
     Commit,
-    Computed,
     Failed,
     Finished,
     Hello,
     LeaseReport,
     Lend,
-    More,
     Ping,
     Progress,
     Refused,
+    Result,
     Unwanted,
     Wait,
     Welcome,
@@ -39,6 +40,7 @@ from disteval.ledger import Ledger, Part, merged, open_ledger
 from disteval.outputs import OUTPUTS, largest_gap
 
 _log = logging.getLogger("disteval.leases")
+_PARTS_BYTES = 1 << 23  # of states in one message, unless a single part has more
 
 
 class Lending:
@@ -80,7 +82,6 @@ class Lending:
         self._stored: tuple[Part, ...] = ()
         self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
         self._attempts: dict[int, int] = {}
-        self._finishing = Finishing(self.members, timeout)
         self._committed = self._resumed = 0
         self._difference: float | None = None
         self._is_finished = False
@@ -133,7 +134,8 @@ class Lending:
                 # Its host has vanished, so that its connection does not end.
                 silence = f"was silent for {now - member.heard:.0f} s"
                 self.drop(member, f"{silence}, and another process took its place", now)
-            before, member = member, Member(rank, hello, mailbox, now)
+            before = member
+            member = Member(rank, rank - rank % self._size, hello, mailbox, now)
             known[rank] = member
             if before is not None and self._size > 1:  # the others of its group stay without leases
                 member.failure = before.failure
@@ -154,32 +156,29 @@ class Lending:
         if isinstance(message, Ping):
             member.send(Wait())
         elif isinstance(message, Ask):
-            member.waits, member.sent = True, None
+            member.waits = True
             self._begin(message.units)
             if self.members.is_ready(group):
                 self._waiting.setdefault(group)
                 if self._book is not None:  # of a lease that another group committed first, too
-                    self._book.give_up(group)
+                    self._book.give_up(member.holder)
         elif isinstance(message, Progress):
             if self._book is not None:
-                self._book.progress(group, now, message.done)
+                self._book.progress(member.holder, now, message.done)
         elif isinstance(message, Commit):
             self._take_commit(member, message, now)
         elif isinstance(message, Failed):
             self.members.note_failed(member, message.unit, message.what)
             self.members.bench(member, message.what)
             self._give_up(member, now)
-        elif isinstance(message, More):
-            self._finishing.go_on(member)
-        elif isinstance(message, Computed) and self.outcome is None and member.sent is not None:
-            if message.value is not None and self._ledger is not None:
-                self._ledger.finish(message.value)
-                self._is_finished = True
-            self.outcome = Finished(message.value, message.error, self.report)
+        elif isinstance(message, Collect) and self._ledger is not None:
+            member.send(_collected(self._ledger.parts, message.start))
+            if self._book is not None:
+                self._book.progress(member.holder, now)
 
     def drop(self, member: Member, why: str, now: float) -> None:
         """Note that a rank is lost with its connection, with which the lender parts."""
-        member.mailbox, member.waits, member.sent = None, False, None
+        member.mailbox, member.waits = None, False
         if self.outcome is None:
             self.members.note_lost(member, why)
             self._give_up(member, now)
@@ -194,13 +193,12 @@ class Lending:
         if self._book is not None:
             if was_stopped:
                 self._book.hear_all(now)
-            for group, units in self._book.expire(now).items():
-                for member in self.members.group(group):
-                    self.members.note_silent(member, units)
-            if self._book.is_done:
-                self._finishing.begin(self._ledger, self._units, now)
-            else:
-                self._lend(now)
+            for holder, units in self._book.expire(now).items():
+                for member in self.members:
+                    lease = member.lease
+                    if member.holder == holder and lease and lease.stop == units.stop:
+                        self.members.note_silent(member, units)
+            self._lend(now)
         error = self.members.why_to_end(now, self.counts, was_stopped=was_stopped)
         if error is not None:
             self.fail(error)
@@ -305,18 +303,37 @@ class Lending:
 
     def _lend(self, now: float) -> None:
         assert self._book is not None
+        if self._book.awaits_result:
+            self._lend_to([m for m in self.members if m.waits and m.failure is None][:1], now)
+            return
         for group in [*self._waiting]:
-            if not self.members.is_ready(group):
-                del self._waiting[group]
-                continue
-            lease = self._book.ask(group, now)
-            if lease is None:
+            ready = self.members.is_ready(group)
+            if ready and not self._lend_to(self.members.group(group), now):
                 return  # there is nothing for the others either
             del self._waiting[group]
-            attempt = self._attempts[lease.number] = self._attempts.get(lease.number, 0) + 1
-            for member in self.members.group(group):
-                member.waits, member.lease, member.report = False, lease, None
-                member.send(Lend(*lease, attempt))
+
+    def _lend_to(self, members: list[Member], now: float) -> bool:
+        """Lend a lease to a group, or the result to a rank; return whether there is one."""
+        assert self._book is not None
+        if not members:
+            return False
+        if self._book.awaits_result:
+            members[0].holder = members[0].rank
+        lease = self._book.ask(members[0].holder, now)
+        if lease is None:
+            return False
+        attempt = self._attempts[lease.number] = self._attempts.get(lease.number, 0) + 1
+        for member in members:
+            member.waits, member.lease, member.report = False, lease, None
+            member.send(Lend(*lease, attempt))
+        return True
+
+    def _take_result(self, result: Result) -> None:
+        assert self._ledger is not None
+        if result.value is not None:
+            self._ledger.finish(result.value)
+            self._is_finished = True
+        self.outcome = Finished(result.value, result.error, self.report)
 
     def _take_commit(self, member: Member, commit: Commit, now: float) -> None:
         lease = member.lease
@@ -327,6 +344,10 @@ class Lending:
             return
         if self._book is None or self._ledger is None or self.outcome is not None:
             return
+        if isinstance(commit.made, Result):
+            self._take_result(commit.made)
+            self._book.commit(member.holder, lease.number, now)
+            return
         member.report = commit
         group = self.members.group(member.rank // self._size)
         reports = [each.report for each in group if each.report is not None]
@@ -334,9 +355,10 @@ class Lending:
             return
         for each in group:
             each.lease = each.report = None
-        first = reports[0].part
-        parts = merged([report.part for report in reports]) if self._in_turns else [first]
-        if not self._in_turns and any(r.part.certificate != first.certificate for r in reports):
+        made = [report.made for report in reports if isinstance(report.made, Part)]
+        first = made[0]
+        parts = merged(made) if self._in_turns else [first]
+        if not self._in_turns and any(m.certificate != first.certificate for m in made):
             names = ", ".join(each.name for each in group)
             self.fail(
                 HarnessError(
@@ -352,11 +374,20 @@ class Lending:
                 self._ledger.commit(part)
             self._committed += 1
         waited = max(report.waited for report in reports)
-        self._book.commit(member.rank // self._size, lease.number, now, waited)
+        self._book.commit(member.holder, lease.number, now, waited)
         for other in self.members if attempt > 1 else ():
             if other.lease is not None and other.lease.number == lease.number:
                 other.send(Unwanted(lease.number))
 
     def _give_up(self, member: Member, now: float) -> None:
         if self._book is not None:
-            self._book.lose(member.rank // self._size, now)
+            self._book.lose(member.holder, now)
+
+
+def _collected(parts: Sequence[Part], start: int) -> Collected:
+    """Return the parts from one on, as many as a message should hold: one, or a few small ones."""
+    stop, size = start, 0
+    while stop < len(parts) and (stop == start or size + len(parts[stop].states) <= _PARTS_BYTES):
+        size += len(parts[stop].states)
+        stop += 1
+    return Collected(parts[start:stop], stop >= len(parts))

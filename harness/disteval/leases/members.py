@@ -44,14 +44,15 @@ class Member:
         lease: What it was lent last and has not reported on.
         report: Its commit, while the other ranks of its group have not sent theirs.
         failure: Why it takes no more leases; None while it does.
-        sent: How many parts it was sent to compute the result of; None if it does not compute it.
+        holder: The rank under which the book knows what it holds: the first of its group, of which
+            all hold a lease, or its own once it holds the result.
         silent_at: The units of which it was at one when it lost its lease because it sent nothing;
             None if it has sent something since.
         has_result: Whether it was sent the end of the evaluation.
     """
 
-    def __init__(self, rank: int, hello: Hello, mailbox: Mailbox, now: float) -> None:
-        self.rank, self.token = rank, hello.token
+    def __init__(self, rank: int, holder: int, hello: Hello, mailbox: Mailbox, now: float) -> None:
+        self.rank, self.holder, self.token = rank, holder, hello.token
         self.name = f"rank {rank} (process {hello.pid} on {hello.host})"
         self.mailbox: Mailbox | None = mailbox
         self.heard = now
@@ -59,7 +60,6 @@ class Member:
         self.lease: Lease | None = None
         self.report: Commit | None = None
         self.failure: str | None = None
-        self.sent: int | None = None
         self.silent_at: range | None = None
         self.has_result = False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple
 
@@ -103,14 +103,21 @@ class Unwanted(NamedTuple):
     number: int
 
 
+class Result(NamedTuple):
+    """The result, or the exception that computing it raised; both are pickled."""
+
+    value: bytes | None
+    error: bytes | None = None
+
+
 class Commit(NamedTuple):
-    """The rank has finished its lease.
+    """The rank has finished its lease, which amounts to a part, or is the result.
 
     It has waited so many seconds for its first batch where it reads ahead.
     """
 
     number: int
-    part: Part
+    made: Part | Result
     waited: float = 0.0
 
 
@@ -121,27 +128,17 @@ class Failed(NamedTuple):
     what: str
 
 
-class Finish(NamedTuple):
-    """The rank is to compute the result of these leases and of those that follow.
+class Collect(NamedTuple):
+    """The rank, which holds the result, wants the parts from this one on."""
 
-    Attributes:
-        committed: What was committed.
-        is_last: Whether no more follows.
-    """
+    start: int
 
-    committed: list[Part]
+
+class Collected(NamedTuple):
+    """The answer to Collect: some of the parts, and whether they are the last ones."""
+
+    parts: Sequence[Part]
     is_last: bool
-
-
-class More(NamedTuple):
-    """The rank has added these leases up, and wants those that follow."""
-
-
-class Computed(NamedTuple):
-    """The result, or the exception that computing it raised; both are pickled."""
-
-    value: bytes | None
-    error: bytes | None = None
 
 
 class LeaseReport(NamedTuple):
@@ -184,10 +181,9 @@ _FORMS: dict[type, tuple[type | UnionType, ...]] = {
     Ask: (int,),
     Ping: (),
     Progress: (int, int),
-    Commit: (int, Part, float),
+    Commit: (int, Part | Result, float),
     Failed: (int | None, str),
-    More: (),
-    Computed: (bytes | None, bytes | None),
+    Collect: (int,),
 }
 """The messages that a lender takes, and the kinds of their values."""
 
@@ -206,14 +202,16 @@ def decode(data: bytes) -> Any:
             pairs = [*message.settings.items(), *message.record.items()]
             told &= all(isinstance(text, str) for pair in pairs for text in pair)
             told &= message.units >= 0 and (message.rank is None or message.rank >= 0)
-        elif isinstance(message, Commit):
-            counted, mixed, contents = message.part.certificate
+        elif isinstance(message, Commit) and isinstance(message.made, Part):
+            counted, mixed, contents = message.made.certificate
             told &= type(counted) is int and type(mixed) is int
             told &= contents is None or type(contents) is int
-            told &= isinstance(message.part.states, bytes) and isinstance(message.part.ids, tuple)
+            told &= isinstance(message.made.states, bytes) and isinstance(message.made.ids, tuple)
             told &= 0 <= message.waited < math.inf
-        elif isinstance(message, Computed):
-            told &= (message.value is None) != (message.error is None)
+        elif isinstance(message, Commit) and isinstance(message.made, Result):
+            told &= (message.made.value is None) != (message.made.error is None)
+        elif isinstance(message, Collect):
+            told &= message.start >= 0
     except Exception as error:
         raise ValueError(f"bytes that are no message ({describe_error(error)})") from error
     if not told:
