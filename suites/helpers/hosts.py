@@ -270,5 +270,5 @@ def pretend_hosts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     Only what an evaluation in leases asks for is changed.
     """
     hosts: dict[int, str] = {}
-    monkeypatch.setattr(borrowed, "_this_host", lambda: hosts[threading.get_ident()])
+    monkeypatch.setattr(borrowed, "this_machine", lambda: hosts[threading.get_ident()])
     return lambda name: hosts.__setitem__(threading.get_ident(), name)

@@ -1,17 +1,14 @@
 """What tests know of jobs that somebody else has started, and of how their ranks find a leader."""
 
 from disteval.launched import Job, launched_job
-from disteval.world import meeting
+from disteval.world.bootstrap import Bootstrap, named_leader
 from disteval.world.environment import OuterWorld, outside_environment
-from disteval.world.given_leader import given_leader
-from disteval.world.meeting import GivenLeader
 
 __all__ = [
-    "GivenLeader",
+    "Bootstrap",
     "Job",
     "OuterWorld",
-    "given_leader",
     "launched_job",
-    "meeting",
+    "named_leader",
     "outside_environment",
 ]

@@ -26,6 +26,7 @@ from disteval.evaluation.borrowed import run_leases
 from disteval.leases import Lender
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval.world import control_directory
+from disteval.world.channel.connection import write_address
 
 SIZE, BATCH = 200, 4
 HOW = ("SIGKILL", "SIGSTOP", "exit", "exception")
@@ -123,6 +124,13 @@ class Rank:
         return json.loads(self.path.read_text()) if self.path.exists() else None
 
 
+def lend(ledger: Path | None, directory: Path, **options: Any) -> Lender:
+    """Start a lender, and write its address to where the ranks look for it."""
+    lender = Lender(ledger, directory, **options)
+    write_address(directory, lender.address)
+    return lender
+
+
 def lose_ranks(seed: int, folder: Path) -> dict[str, Any]:
     """Evaluate with W ranks of which k are lost; return what happened and what they found."""
     draw = random.Random(seed)
@@ -138,7 +146,7 @@ def lose_ranks(seed: int, folder: Path) -> dict[str, Any]:
         Rank(each, directory.path, folder, plan.get(each, ""), draw.randint(1, 8))
         for each in range(world)
     ]
-    with Lender(None, directory.path, expected=world, timeout=SILENCE) as lender:
+    with lend(None, directory.path, expected=world, timeout=SILENCE) as lender:
         begin = time.monotonic()
         for moment, rank in moments:
             lender.wait(max(0.0, begin + moment - time.monotonic()))
@@ -169,7 +177,7 @@ def kill_leader(seed: int, folder: Path) -> dict[str, Any]:
         leader = os.fork()
         if leader == 0:
             with suppress(BaseException):
-                lender = Lender(folder / "ledger", directory.path, expected=2)
+                lender = lend(folder / "ledger", directory.path, expected=2)
                 lender.wait(SECONDS)
                 lender.close()
                 os._exit(0)
@@ -197,7 +205,7 @@ def stop_leader(_: int, folder: Path) -> dict[str, Any]:
     leader = os.fork()
     if leader == 0:
         with suppress(BaseException):
-            Lender(None, directory.path, expected=1, timeout=1.0).wait(SECONDS)
+            lend(None, directory.path, expected=1, timeout=1.0).wait(SECONDS)
         os._exit(1)
     begin = time.monotonic()
     found = Rank(0, directory.path, folder, f"stops {leader}", 3).end()
@@ -214,7 +222,7 @@ def start_twice(_: int, folder: Path) -> dict[str, Any]:
     for each in folders:
         each.mkdir()
     ranks = [Rank(0, directory.path, each) for each in folders]
-    with Lender(None, directory.path, expected=1, timeout=SILENCE) as lender:
+    with lend(None, directory.path, expected=1, timeout=SILENCE) as lender:
         lender.wait(SECONDS)
         found = dict(enumerate(rank.end() for rank in ranks))
         lender.close(0.0)

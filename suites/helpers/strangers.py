@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -23,9 +22,9 @@ STRANGER = 12345
 
 def visit(directory: Path) -> socket.socket:
     """Connect to the leader whose control directory this is, without its key."""
-    found = json.loads(connection.read_address(directory))
-    if found["host"] is not None:
-        return socket.create_connection((found["host"], found["port"]), SECONDS)
+    found = connection.read_address(directory)
+    if found.host is not None:
+        return socket.create_connection((found.host, found.port), SECONDS)
     with control_directory.opened(directory) as descriptor:
         stranger = socket.socket(socket.AF_UNIX)
         stranger.settimeout(SECONDS)

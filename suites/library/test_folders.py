@@ -80,8 +80,7 @@ def test_a_link_is_not_followed(write: Callable[[Path], None], name: str, tmp_pa
 
 def test_a_stranger_leads_nobody(tmp_path: Path) -> None:
     (tmp_path / "ledger").mkdir()
-    address = {"host": "127.0.0.1", "port": 1, "key": "00" * 32}
-    leader = {"directory": str(tmp_path), "address": json.dumps(address)}
+    leader = {"host": "127.0.0.1", "port": 1, "key": "00" * 32, "folder": str(tmp_path)}
     (tmp_path / "ledger" / "leader.json").write_text(json.dumps(leader))
     (tmp_path / "ledger").chmod(0o777)
     command = ["eval", "--join", "--ledger", str(tmp_path / "ledger"), "--world-size", "1"]

@@ -6,7 +6,7 @@ import pytest
 from disteval import UsageError
 from disteval.world import OuterWorld, detect_outer_world
 
-from suites.helpers.jobs import Job, given_leader, launched_job, meeting, outside_environment
+from suites.helpers.jobs import Bootstrap, Job, launched_job, named_leader, outside_environment
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 TORCHRUN = ELASTIC | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -154,7 +154,7 @@ def test_a_leader_and_a_key_that_others_may_know_are_refused(
     path.chmod(mode)
     given = {"DISTEVAL_LEADER": leader, "DISTEVAL_KEY_FILE": str(path)}
     with pytest.raises(UsageError, match=found):
-        given_leader("a job", given)
+        named_leader("a job", given)
 
 
 def test_a_job_has_one_id_whatever_its_hosts_count_and_a_key_of_its_own(
@@ -170,7 +170,7 @@ def test_a_job_has_one_id_whatever_its_hosts_count_and_a_key_of_its_own(
         for name, value in (told | {"MASTER_PORT": str(port), "MASTER_ADDR": address}).items():
             monkeypatch.setenv(name, value)
         outer = OuterWorld("torchrun", 0, 2, 1)
-        found.append((outer.job_id(), given_leader(outer.purpose(), given)[2]))
+        found.append((outer.job_id(), named_leader(outer.purpose(), given).key))
     ids, keys = zip(*found, strict=True)
     assert ids[0] == ids[1]
     assert keys[0] == keys[1] == keys[2] != keys[3]
@@ -185,4 +185,4 @@ def test_a_leader_never_listens_on_all_addresses(
     monkeypatch.setenv("DISTEVAL_LEADER", "0.0.0.0:29400")
     monkeypatch.setenv("DISTEVAL_KEY_FILE", str(path))
     with pytest.raises(UsageError, match=r"\b0\.0\.0\.0\b"):
-        meeting.GivenLeader(OuterWorld("mpirun", 0, 2, 1)).hosts()
+        Bootstrap(OuterWorld("mpirun", 0, 2, 1)).hosts()

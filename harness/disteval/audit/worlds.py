@@ -16,8 +16,8 @@ from disteval.errors import UsageError, WorldError, describe_error
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.world import World, control_directory
+from disteval.world.address import LOOPBACK
 from disteval.world.channel.messages import packed
-from disteval.world.launchers.base import LOOPBACK
 
 _TIMES_FIRST = 6.0  # the first call of new ranks may import large libraries and compile
 _LEAST_SECONDS = 2.0

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,90 +15,52 @@ from disteval.cli.job import EvalJob
 from disteval.errors import UsageError
 from disteval.files import check_own
 from disteval.world import report_progress
-from disteval.world.channel.connection import read_address, write_address
-from disteval.world.given_leader import given_address
+from disteval.world.channel.connection import Address
 
 _FILE = "leader.json"
 
 LEASES = "leases"
-"""The purpose of a lender, see `disteval.world.given_leader`."""
+"""The purpose of a lender, see `disteval.world.bootstrap.named_leader`."""
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """Where ranks find the lender: a directory on its own host, and its address for other hosts."""
+def announced_lender(folder: Path) -> Address:
+    """Return what `announced` has written to the folder of a ledger.
 
-    directory: Path | None
-    address: str
+    Raises:
+        UsageError: No leader has written there, or a stranger may have done so; or the leader has
+            ended, or is on another host and listens on its own alone.
+    """
+    try:
+        check_own(folder)
+        address = Address.load((folder / _FILE).read_bytes())
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"--join: no evaluation runs with the ledger {folder} ({error}); start one with "
+            f"--elastic --ledger {folder}, and join it while it runs"
+        ) from error
+    if address.host is None and not Path(address.folder).exists():
+        raise UsageError(
+            f"the leader of this evaluation has ended, or listens for ranks of its own host "
+            f"alone: {address.folder} is not there. Join it on its host, or start it with "
+            f"DISTEVAL_LEADER and DISTEVAL_KEY_FILE, or on a Ray cluster"
+        )
+    return address
 
-    @classmethod
-    def given(cls) -> Meeting:
-        """Return the meeting at the address that the user has named.
 
-        Raises:
-            UsageError: A variable is missing or wrong.
-        """
-        return cls(None, given_address(LEASES))
-
-    @classmethod
-    def of(cls, directory: Path) -> Meeting:
-        """Return the meeting of the lender that listens in this directory."""
-        return cls(directory, read_address(directory))
-
-    @classmethod
-    def read(cls, folder: Path) -> Meeting:
-        """Return what `announced` has written to the folder of a ledger.
-
-        Raises:
-            UsageError: No leader has written there, or a stranger may have done so.
-        """
-        try:
-            check_own(folder)
-            found = json.loads((folder / _FILE).read_text())
-            return cls(Path(found["directory"]), str(found["address"]))
-        except (OSError, LookupError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"--join: no evaluation runs with the ledger {folder} ({error}); start one with "
-                f"--elastic --ledger {folder}, and join it while it runs"
-            ) from error
-
-    @contextmanager
-    def announced(self, folder: Path) -> Iterator[None]:
-        """Let the block's evaluation be joined by whoever can read a file of mode 600 there."""
-        folder.mkdir(parents=True, exist_ok=True)
-        draft, path = folder / f"{_FILE}.{os.getpid()}", folder / _FILE
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"directory": str(self.directory), "address": self.address}, file)
-        draft.rename(path)
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                path.unlink()
-
-    @contextmanager
-    def here(self) -> Iterator[Path]:
-        """Return a directory of this host from which the lender can be reached.
-
-        Raises:
-            UsageError: The lender is on another host, and listens on its own alone.
-        """
-        if self.directory is not None and self.directory.exists():
-            yield self.directory
-            return
-        if json.loads(self.address)["host"] is None:
-            raise UsageError(
-                f"the leader of this evaluation has ended, or listens for ranks of its own host "
-                f"alone: {self.directory} is not there. Join it on its host, or start it with "
-                f"DISTEVAL_LEADER and DISTEVAL_KEY_FILE, or on a Ray cluster"
-            )
-        own = Path(tempfile.mkdtemp(prefix="disteval-join-"))
-        try:
-            write_address(own, self.address)
-            yield own
-        finally:
-            shutil.rmtree(own, ignore_errors=True)
+@contextmanager
+def announced(address: Address, folder: Path) -> Iterator[None]:
+    """Let the block's evaluation be joined by whoever can read a file of mode 600 there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draft, path = folder / f"{_FILE}.{os.getpid()}", folder / _FILE
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(address.dump())
+    draft.rename(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
 
 
 @dataclass(frozen=True)
@@ -110,7 +69,7 @@ class ElasticJob:
 
     Attributes:
         job: The settings of the evaluation.
-        meeting: Where the lender is.
+        lender: The address of the lender.
         rank: The number of this rank.
         world_size: The number of ranks that were started together.
         joins: Whether somebody else's leader lends, who gives this rank another number.
@@ -119,7 +78,7 @@ class ElasticJob:
     """
 
     job: EvalJob
-    meeting: Meeting
+    lender: Address
     rank: int
     world_size: int
     joins: bool
@@ -155,9 +114,8 @@ def run_elastic_job(_: None, work: ElasticJob) -> dict[str, Any]:
     from disteval.evaluation.borrowed import run_leases
 
     task = work.job.task(AloneRank(work.rank, work.world_size, work.group()))
-    with work.meeting.here() as directory:
-        rank = None if work.joins else work.rank
-        result = run_leases(
-            task, directory, rank, predictions=work.job.target(task), progress=report_progress
-        )
+    rank = None if work.joins else work.rank
+    result = run_leases(
+        task, work.lender, rank, predictions=work.job.target(task), progress=report_progress
+    )
     return work.job.report(task, result)

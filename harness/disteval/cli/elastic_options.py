@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from disteval.arguments import check_output_folder
 from disteval.cli.options import OutputPath
 from disteval.errors import UsageError
-from disteval.world.given_leader import has_given_leader
+from disteval.world.bootstrap import has_named_leader
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def check_elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elas
             "--backend with --elastic: leases need no backend; leave it out, and say with "
             "--launcher how the ranks are started"
         )
-    if join and ledger is None and not has_given_leader():
+    if join and ledger is None and not has_named_leader():
         raise UsageError(
             "--join needs the evaluation to help: add its --ledger DIR, or set DISTEVAL_LEADER and "
             "DISTEVAL_KEY_FILE as there"

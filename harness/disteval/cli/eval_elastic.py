@@ -13,7 +13,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from disteval.cli.elastic_job import LEASES, ElasticJob, Meeting, run_elastic_job
+from disteval.cli.elastic_job import (
+    LEASES,
+    ElasticJob,
+    announced,
+    announced_lender,
+    run_elastic_job,
+)
 from disteval.cli.elastic_options import Elastic
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
@@ -24,7 +30,8 @@ from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
 from disteval.world import ElasticWorld, LostRank, Survival
-from disteval.world.given_leader import given_here, has_given_leader
+from disteval.world.bootstrap import check_here, has_named_leader, named_leader
+from disteval.world.channel.connection import Address
 from disteval.world.watched import private_folder
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
@@ -43,17 +50,18 @@ def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
     Raises:
         HarnessError: The evaluation failed: what ranks raised, or how all of them were lost.
     """
-    meeting = None
+    lender = None
     if options.join:
-        meeting = Meeting.given() if options.ledger is None else Meeting.read(options.ledger)
+        ledger = options.ledger
+        lender = named_leader(LEASES) if ledger is None else announced_lender(ledger)
     with ExitStack() as stack:
-        if job.predictions is not None and meeting is None:
+        if job.predictions is not None and lender is None:
             stack.enter_context(locked(job.predictions))
         world = stack.enter_context(start.elastic_world(start.size))
         job = replace(job, shares_memory=not world.own_processes and not world.attached)
-        if meeting is not None:
+        if lender is not None:
             groups = options.ranks_per_lease, stack.enter_context(private_folder())
-            survival = _run(world, job, meeting, groups, True, lambda: True, _print_lost)
+            survival = _run(world, job, lender, groups, True, lambda: True, _print_lost)
             return _first_report(survival)
         return _Leader(world, start, job, options, stack).run()
 
@@ -82,8 +90,8 @@ class _Leader:
             predictions=job.predictions,
         )
         stack.push(self._lender)  # ranks of other hosts may not have the result yet
-        self._meeting = Meeting.of(directory)
         self._ledger, self._stack = options.ledger, stack
+        self._address = self._lender.address
         self._announced = False
         self._groups = options.ranks_per_lease, directory
 
@@ -98,7 +106,7 @@ class _Leader:
                 return self._lender.outcome is None
 
             survival = _run(
-                self._world, self._job, self._meeting, self._groups, False, going_on, self._lose,
+                self._world, self._job, self._address, self._groups, False, going_on, self._lose,
                 self._count,
             )  # fmt: skip
             while going_on() and self._joined:
@@ -111,7 +119,13 @@ class _Leader:
             # Ranks that others have started made the result; a new one gets it at once.
             with self._start.elastic_world(1) as another:
                 survival = _run(
-                    another, self._job, self._meeting, self._groups, True, lambda: True, _print_lost
+                    another,
+                    self._job,
+                    self._lender.address,
+                    self._groups,
+                    True,
+                    lambda: True,
+                    _print_lost,
                 )
         report = _first_report(survival)
         if "task" in report:
@@ -165,7 +179,7 @@ class _Leader:
             own = event.rank < self._start.size
             if self._ledger is not None and not self._announced and self._lender.outcome is None:
                 # The ledger is open, so no other leader has it.
-                self._stack.enter_context(self._meeting.announced(self._ledger))
+                self._stack.enter_context(announced(self._address, self._ledger))
                 self._announced = True
             if event.kind == "joined" and not own:
                 self._joined.add(event.rank)
@@ -207,15 +221,17 @@ class _Leader:
 
 def _place(world: ElasticWorld) -> tuple[str | None, int, bytes]:
     """Return the address, port and key with which the lender listens."""
-    if has_given_leader() and not world.attached:  # ranks of a launcher meet there themselves
-        return given_here(LEASES)
+    if has_named_leader() and not world.attached:  # ranks of a launcher meet there themselves
+        named = named_leader(LEASES)
+        check_here(named)
+        return named.host, named.port, named.key
     return world.address, 0, b""
 
 
 def _run(
     world: ElasticWorld,
     job: EvalJob,
-    meeting: Meeting,
+    lender: Address,
     groups: tuple[int, Path],
     joins: bool,
     going_on: Callable[[], bool],
@@ -223,7 +239,7 @@ def _run(
     on_progress: Callable[[int, int, int | None], None] | None = None,
 ) -> Survival:
     size = world.world_size
-    works = [ElasticJob(job, meeting, rank, size, joins, *groups) for rank in range(size)]
+    works = [ElasticJob(job, lender, rank, size, joins, *groups) for rank in range(size)]
     return world.run(
         run_elastic_job, *works, going_on=going_on, on_lost=on_lost, on_progress=on_progress,
         grace=_GRACE_SECONDS,

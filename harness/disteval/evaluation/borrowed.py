@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -15,7 +14,7 @@ from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import Predictions, locked
 from disteval.data.sources import Indexed, Source
 from disteval.default_backend import get_dist_backend
-from disteval.errors import HarnessError, RankError, UsageError, describe_error
+from disteval.errors import HarnessError, RankError, UsageError, WorldError, describe_error
 from disteval.evaluation.agreement import agree
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.schedules import Leases, evaluation_of
@@ -28,7 +27,8 @@ from disteval.leases.lender import Lender
 from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
 from disteval.world.address import own_address, resolve
-from disteval.world.channel.connection import read_address, write_address
+from disteval.world.channel.connection import Address
+from disteval.world.rank_files import this_machine
 from disteval.world.watched import private_folder
 
 
@@ -104,7 +104,7 @@ class Borrowed:
 
 def run_leases(
     task: Task,
-    directory: Path,
+    lender: Path | Address,
     rank: int | None = None,
     *,
     patience: float = 0.0,
@@ -115,7 +115,7 @@ def run_leases(
 
     Args:
         task: What to evaluate, the same on every rank.
-        directory: Where the address and the key of the lender are, see `disteval.leases.Lender`.
+        lender: The address of the lender, or the directory to which it is written.
         rank: This rank; None takes a number that no rank has.
         patience: The seconds in which the lender must begin to listen.
         predictions: See `disteval.evaluate`.
@@ -130,7 +130,7 @@ def run_leases(
         Leases().settings(work, None)
         work.canary.compare(work)
         source = work.source()
-        with _joined(work, source, directory, rank, patience) as borrower:
+        with _joined(work, source, lender, rank, patience) as borrower:
             return Borrowed(work, source, borrower).evaluate()
 
 
@@ -143,10 +143,10 @@ def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evalu
     work.held = held_by_all(work.backend, work.held)
     source = work.source()
     with ExitStack() as stack:
-        directory = _meet(work, leases, ledger, stack)
+        lender = _lender(work, leases, ledger, stack)
         failure: Exception | None = None
         try:
-            borrower = stack.enter_context(_joined(work, source, directory, work.backend.rank))
+            borrower = stack.enter_context(_joined(work, source, lender, work.backend.rank))
         except HarnessError as error:  # the other ranks wait for this one
             failure = error
         agree(work.backend, {}, failure)
@@ -158,7 +158,7 @@ def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evalu
 def _joined(
     work: Work,
     source: Source,
-    directory: Path,
+    lender: Path | Address,
     rank: int | None,
     patience: float = 0.0,
 ) -> Iterator[Borrower]:
@@ -172,7 +172,7 @@ def _joined(
     record = work.record(work.held)
     assert source.units is not None  # no stream that every rank reads whole
     try:
-        with Borrower(directory, rank, settings, record, source.units, patience) as borrower:
+        with Borrower(lender, rank, settings, record, source.units, patience) as borrower:
             if borrower.stored:
                 source.begin(stored_of(borrower.stored))
             borrower.units = source.units
@@ -181,34 +181,23 @@ def _joined(
         source.close()
 
 
-def _meet(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> Path:
-    """Start the lender on rank 0, and return where its address is on this rank."""
+def _lender(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> Address:
+    """Start the lender on rank 0, and return its address on every rank."""
     backend, target = work.backend, work.target
-    own: Path | None = None
-    unmade: HarnessError | None = None
-    try:
-        if backend.rank == 0:
-            own = stack.enter_context(private_folder())
-    except HarnessError as error:  # the other ranks wait for the directory
-        unmade = error
-    where, host, unmade = backend.broadcast_object((own, _this_host(), unmade), src=0)
-    if unmade is not None:
-        raise unmade
-    path = Path(where)
-    is_near = _this_host() == host and path.is_dir()
-    near = backend.all_gather_object(is_near)
-    address = ""
+    is_one_host = len(set(backend.all_gather_object(this_machine()))) == 1
+    address: Address | None = None
     failure: HarnessError | None = None
-    if own is not None:
+    if backend.rank == 0:
         try:
+            own = stack.enter_context(private_folder())
             predictions = target if isinstance(target, Predictions) else None
             if predictions is not None:
                 stack.enter_context(locked(predictions))
-            stack.enter_context(
+            lender = stack.enter_context(
                 Lender(
                     ledger,
-                    path,
-                    None if all(near) else _address(),
+                    own,
+                    None if is_one_host else _address(),
                     timeout=leases.timeout,
                     ranks_per_lease=leases.group_size,
                     in_turns=leases.in_group == "turns",
@@ -216,24 +205,16 @@ def _meet(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> 
                     predictions=predictions,
                 )
             )
-            address = read_address(path)
-        except UsageError as error:  # the other ranks wait for the address
+            address = lender.address
+        except (UsageError, WorldError) as error:  # the other ranks wait for the address
             failure = error
         except Exception as error:
             failure = RankError(0, f"could not lend leases: {describe_error(error)}")
     address, failure = backend.broadcast_object((address, failure), src=0)
-    if failure is not None:
+    if address is None:
+        assert failure is not None
         raise failure
-    if not is_near:
-        path = stack.enter_context(private_folder())
-        write_address(path, address)
-    return path
-
-
-def _this_host() -> str:
-    """Return what is equal in all processes of this host, and in no other."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+    return address
 
 
 def _address() -> str:

@@ -38,7 +38,7 @@ from disteval.leases.messages import (
     pickled_error,
 )
 from disteval.ledger import Part
-from disteval.world.channel.connection import bound_waits, connect
+from disteval.world.channel.connection import Address, bound_waits, connect
 
 Compute = Callable[[Sequence[Part]], Any]
 """A function of all that was committed to the result."""
@@ -54,7 +54,7 @@ class Borrower:
     If the connection breaks, the rank connects again, and goes on with its lease.
 
     Args:
-        directory: Where the address and the key of the lender are.
+        place: The address of the lender, or the directory to which it is written.
         rank: This rank; None takes a number that no rank has.
         settings: What must be equal on all ranks, by name.
         record: What must be equal in the ledger, by name.
@@ -74,14 +74,14 @@ class Borrower:
 
     def __init__(
         self,
-        directory: Path,
+        place: Path | Address,
         rank: int | None,
         settings: Mapping[str, str],
         record: Mapping[str, str],
         units: int,
         patience: float = 0.0,
     ) -> None:
-        self._directory = directory
+        self._place = place
         self._hello = Hello(
             rank,
             secrets.token_bytes(16),
@@ -259,7 +259,7 @@ class Borrower:
                 self._send(unanswered)
 
     def _join(self, patience: float) -> Connection:
-        connection = connect(self._directory, patience)
+        connection = connect(self._place, patience)
         try:
             bound_waits(connection, 60.0)
             connection.send_bytes(pickle.dumps(self._hello, protocol=5))

@@ -18,6 +18,7 @@ from disteval.leases.lending import Lending
 from disteval.leases.mailbox import Mailbox
 from disteval.leases.members import Member, OnEvent
 from disteval.leases.messages import Finished, Hello, LeaseReport
+from disteval.world.channel.connection import Address
 from disteval.world.channel.listener import Listener
 
 _log = logging.getLogger("disteval.leases")
@@ -43,7 +44,7 @@ class Lender:
 
     Args:
         folder: The folder of the ledger; None keeps it in memory.
-        directory: The control directory to which address and key are written.
+        directory: A control directory.
         host: The address to listen on; None listens in the directory, for ranks of this host.
         port: See `Listener`, as for the key.
         key: See there.
@@ -86,6 +87,11 @@ class Lender:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="disteval-lender", daemon=True)
         self._thread.start()
+
+    @property
+    def address(self) -> Address:
+        """The address and the key by which ranks reach it."""
+        return self._listener.address
 
     def __enter__(self) -> Lender:
         return self

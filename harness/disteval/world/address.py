@@ -1,4 +1,4 @@
-"""The address of this host on which a leader listens for ranks of other hosts."""
+"""The addresses of a world's hosts, and the one on which a leader listens for ranks of others."""
 
 from __future__ import annotations
 
@@ -7,16 +7,38 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from disteval.errors import UsageError
 
 _HINTS = ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """Variables in which launchers name a host of the job, or the host that started it."""
 
+LOOPBACK = "127.0.0.1"
+
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 _CHOOSE = "choose one with --interface NAME or ADDRESS, or with DISTEVAL_LEADER"
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of a world.
+
+    Attributes:
+        leader: The address that the leader listens on.
+        ranks: Each rank's address, on which it may listen.
+        shared: Whether all ranks see the control directory.
+        port: The port that the leader listens on; 0 stands for any that is free.
+        key: The key of the world where the user chose it; otherwise the leader draws a new one.
+    """
+
+    leader: str
+    ranks: Sequence[str]
+    shared: bool = True
+    port: int = 0
+    key: bytes = field(default=b"", repr=False)
 
 
 def own_address(interface: str | None = None, environ: Mapping[str, str] = os.environ) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from disteval.contract import BaseDistBackend
+from disteval.world.bootstrap import Bootstrap
 from disteval.world.cores import thread_variables
 from disteval.world.environment import OuterWorld
 from disteval.world.group import START_SECONDS
-from disteval.world.meeting import choose_meeting
 from disteval.world.process import go_on_in_child
 from disteval.world.rank import serve
 from disteval.world.world import World
@@ -38,16 +38,16 @@ def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
         UsageError: The ranks are on several hosts, and have no way to find each other.
         WorldError: Rank 0 did not appear in time.
     """
-    meeting = choose_meeting(outer)
+    bootstrap = Bootstrap(outer)
     if elastic:
-        meeting.accept_losses()
-    own = meeting.own_directory()
+        bootstrap.accept_losses()
+    own = bootstrap.own_directory()
     directory = outer.control_directory() if own is None else own.path
     remove: Callable[[], None] = (lambda: None) if own is None else own.remove
     if elastic:
         go_on_in_child(directory, outer.rank, remove)
     try:
-        place = meeting.find(directory, START_SECONDS + outer.world_size)
+        place = bootstrap.find(START_SECONDS + outer.world_size)
         return serve(directory, outer.rank, patience=START_SECONDS, on_lost=remove, place=place)
     finally:
         remove()

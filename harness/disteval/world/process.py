@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from disteval.world.channel.connection import Address
 from disteval.world.environment import detect_outer_world
 from disteval.world.postmortem import exit_text
 from disteval.world.rank import serve
@@ -67,6 +68,7 @@ def become_rank(
     rank: int,
     on_lost: Callable[[], None] = lambda: None,
     printed: bytes = b"",
+    place: Address | None = None,
 ) -> int:
     """Serve as one rank of a world until the leader dismisses it; return the exit status.
 
@@ -75,12 +77,13 @@ def become_rank(
         rank: The number of the rank.
         on_lost: Called before the process ends because its leader is gone.
         printed: Output of this process from before it was a rank.
+        place: See `serve`.
     """
     _redirect_output(rank_file(directory, rank, "out"))
     import_module(IMPORTED)
     os.write(1, printed)
     faulthandler.enable()
-    return serve(directory, rank, on_lost=on_lost)
+    return serve(directory, rank, on_lost=on_lost, place=place)
 
 
 def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lambda: None) -> None:

@@ -31,7 +31,7 @@ from disteval.registry import load_backend_class
 from disteval.traces.place import category_of, own_clock
 from disteval.traces.this_rank import start_with, stop
 from disteval.world.channel import messages
-from disteval.world.channel.connection import connect
+from disteval.world.channel.connection import Address, connect
 from disteval.world.channel.inbox import Inbox, WatchedInbox
 from disteval.world.channel.outcome import failed
 from disteval.world.collective_log import LoggedBackend
@@ -205,7 +205,7 @@ def serve(
     inside: Connection | None = None,
     patience: float = 0.0,
     on_lost: Callable[[], None] = lambda: None,
-    place: Path | None = None,
+    place: Path | Address | None = None,
 ) -> int:
     """Carry out the leader's orders until it dismisses this rank.
 
@@ -218,7 +218,7 @@ def serve(
             too long, because its main thread may wait in a collective for ever.
         patience: The seconds until the leader must be there, as for `connect`.
         on_lost: Called before the process ends because its leader is gone.
-        place: The directory with the leader's address; None stands for ``directory``.
+        place: The leader's address, or the directory with it; None stands for ``directory``.
 
     Returns:
         The exit status that came with the dismissal.

@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from dataclasses import dataclass, field, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,20 +38,54 @@ _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EN
 _ADDRESS, _SOCKET = "address", "leader"
 
 
-def read_address(directory: Path) -> str:
-    """Return what the leader has written, for ranks that can't read the directory themselves."""
+@dataclass(frozen=True)
+class Address:
+    """Where the leader of a world listens, and the key that its ranks prove to know.
+
+    Attributes:
+        host: The leader's IPv4 address; None stands for a Unix socket in ``folder``.
+        port: The port at that address.
+        key: The key.
+        folder: The control directory of the leader, which other hosts need not see.
+    """
+
+    host: str | None
+    port: int
+    key: bytes = field(repr=False)
+    folder: str = ""
+
+    def dump(self) -> str:
+        """Return the address as a text, which has to be kept secret."""
+        return json.dumps({**vars(self), "key": self.key.hex()})
+
+    @classmethod
+    def load(cls, text: str | bytes) -> Address:
+        """Return the address that `dump` has made a text."""
+        found = json.loads(text)
+        return cls(**{**found, "key": bytes.fromhex(found["key"])})
+
+
+def read_address(directory: Path) -> Address:
+    """Return the address that a leader has written to its control directory.
+
+    Raises:
+        FileNotFoundError: It has not, or its directory is gone.
+        WorldError: The directory is not private.
+    """
     with opened(directory) as descriptor:
-        return _read(descriptor)
+        file = os.open(_ADDRESS, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=descriptor)
+        with os.fdopen(file) as text:
+            return replace(Address.load(text.read()), folder=str(directory))
 
 
-def write_address(directory: Path, address: str) -> None:
-    """Write what `read_address` returned to where `connect` looks for it."""
+def write_address(directory: Path, address: Address) -> None:
+    """Write an address to where `read_address` looks for it."""
     # Written under another name first: a rank that sees the file sees all of it.
     draft = f"{_ADDRESS}.{os.getpid()}"
     with opened(directory) as descriptor:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(draft, flags, 0o600, dir_fd=descriptor), "w") as file:
-            file.write(address)
+            file.write(address.dump())
         os.rename(draft, _ADDRESS, src_dir_fd=descriptor, dst_dir_fd=descriptor)
 
 
@@ -64,11 +99,11 @@ def unix_address(directory: Path, descriptor: int) -> str:
     return str((through if through.exists() else directory) / _SOCKET)
 
 
-def connect(directory: Path, patience: float = 0.0) -> Connection:
+def connect(place: Path | Address, patience: float = 0.0) -> Connection:
     """Connect to the leader of a world.
 
     Args:
-        directory: The directory with the leader's address.
+        place: The leader's address, or the directory to which the leader writes it.
         patience: The seconds until the leader must listen there. A rank that a world has started
             has none, because its leader listened before.
 
@@ -78,15 +113,17 @@ def connect(directory: Path, patience: float = 0.0) -> Connection:
     """
     begin = time.monotonic()
     while True:
+        address = None
         try:
-            connection = _connect(directory)
+            address = read_address(place) if isinstance(place, Path) else place
+            connection = _connect(address)
         except (AuthenticationError, EOFError, OSError) as error:
             waited = time.monotonic() - begin
-            host, port = _place(directory)
-            if waited >= _seconds_to_try_again(error, patience, host is not None):
+            over_network = address is not None and address.host is not None
+            if waited >= _seconds_to_try_again(error, patience, over_network):
                 tried = f"{waited:.0f} s ({type(error).__name__}: {error})"
-                raise WorldError(_why(directory, host, port, tried, error)) from error
-            time.sleep(_POLL_SECONDS if host is None else _NETWORK_POLL_SECONDS)
+                raise WorldError(_why(address, place, tried, error)) from error
+            time.sleep(_NETWORK_POLL_SECONDS if over_network else _POLL_SECONDS)
         else:
             return _with_low_descriptor(connection)
 
@@ -100,14 +137,15 @@ def _seconds_to_try_again(error: Exception, patience: float, over_network: bool)
     return patience if again else 0.0
 
 
-def _why(directory: Path, host: str | None, port: int, tried: str, error: Exception) -> str:
+def _why(address: Address | None, place: Path | Address, tried: str, error: Exception) -> str:
     """Return why no leader was reached, and what can be done."""
-    if host is None:
+    if address is None or address.host is None:
         return (
-            f"no leader could be reached in {directory} within {tried}; all ranks of a world must "
-            f"share that directory, and rank 0 must be one of them; see whether it has ended"
+            f"no leader could be reached in {address.folder if address else place} within {tried}; "
+            f"all ranks of a world must share that directory, and rank 0 must be one of them; see "
+            f"whether it has ended"
         )
-    here = f"{platform.node()} reached no leader at {host}:{port} within {tried}"
+    here = f"{platform.node()} reached no leader at {address.host}:{address.port} within {tried}"
     if isinstance(error, AuthenticationError):
         return (
             f"{here}; who listens there has another key: it leads another job, or runs as another "
@@ -121,24 +159,13 @@ def _why(directory: Path, host: str | None, port: int, tried: str, error: Except
     )
 
 
-def _place(directory: Path) -> tuple[str | None, int]:
-    """Return the address and port that the leader has written, as far as it has."""
-    try:
-        found = json.loads(read_address(directory))
-    except OSError:
-        return None, 0
-    return found["host"], found["port"]
-
-
-def _connect(directory: Path) -> SharedConnection:
-    with opened(directory) as descriptor:
-        found = json.loads(_read(descriptor))
-        if found["host"] is None:
-            handle = _connect_unix(unix_address(directory, descriptor))
-        else:
-            handle = socket.create_connection((found["host"], found["port"]), _CONNECT_SECONDS)
+def _connect(address: Address) -> SharedConnection:
+    if address.host is None:
+        handle = _connect_unix(Path(address.folder))
+    else:
+        handle = socket.create_connection((address.host, address.port), _CONNECT_SECONDS)
     with handle:
-        shake_hands(handle, bytes.fromhex(found["key"]), _ANSWER_SECONDS)
+        shake_hands(handle, address.key, _ANSWER_SECONDS)
         keep_up(handle)
         return SharedConnection(handle.detach())
 
@@ -170,21 +197,16 @@ class SharedConnection(Connection):
                     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
-def _connect_unix(address: str) -> socket.socket:
+def _connect_unix(directory: Path) -> socket.socket:
     handle = socket.socket(socket.AF_UNIX)
     try:
         handle.settimeout(_ANSWER_SECONDS)
-        handle.connect(address)
+        with opened(directory) as descriptor:
+            handle.connect(unix_address(directory, descriptor))
     except BaseException:
         handle.close()
         raise
     return handle
-
-
-def _read(descriptor: int) -> str:
-    file = os.open(_ADDRESS, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=descriptor)
-    with os.fdopen(file) as text:
-        return text.read()
 
 
 def bound_waits(connection: Connection, seconds: float) -> None:

@@ -16,6 +16,7 @@ from disteval.world.channel.connection import (
     bound_waits,
     process_at_other_end,
     why_unreachable,
+    write_address,
 )
 from disteval.world.channel.listener import Listener
 from disteval.world.channel.messages import (
@@ -63,8 +64,9 @@ class Channel:
         self._listener: Listener | None = None
 
     def listen(self, directory: Path, host: str | None, port: int = 0, key: bytes = b"") -> None:
-        """Listen for the ranks; see `Listener`."""
+        """Listen for the ranks, see `Listener`, and write the address to the directory."""
         self._listener = Listener(directory, host, self._world_size, port, key)
+        write_address(directory, self._listener.address)
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.

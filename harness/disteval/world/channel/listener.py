@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import selectors
@@ -13,12 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from disteval.errors import WorldError
-from disteval.world.channel.connection import (
-    bound_waits,
-    keep_up,
-    unix_address,
-    write_address,
-)
+from disteval.world.channel.connection import Address, bound_waits, keep_up, unix_address
 from disteval.world.channel.handshake import Visitor
 from disteval.world.control_directory import opened
 
@@ -32,12 +26,15 @@ class Listener:
     Nobody keeps a rank waiting by connecting and then saying nothing, or too little.
 
     Args:
-        directory: The world's control directory; the address and the key are written there.
+        directory: The world's control directory.
         host: The address to listen on. None listens in the control directory, for ranks of this
             host alone.
         world_size: The number of ranks.
         port: The port at that address; 0 stands for any that is free.
         key: The world's key; if it is empty, a new one is drawn.
+
+    Attributes:
+        address: The address on which it listens, with the key.
 
     Raises:
         WorldError: It can't listen at that address.
@@ -53,8 +50,7 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         port = self._listener.getsockname()[1] if host else 0
-        found = {"key": self._key.hex(), "host": host, "port": port}
-        write_address(directory, json.dumps(found))
+        self.address = Address(host, port, self._key, str(directory))
 
     def admit(self, seconds: float) -> list[Connection]:
         """Wait so long for something to arrive; return the connections proved to be of ranks.

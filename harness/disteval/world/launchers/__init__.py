@@ -1,7 +1,7 @@
 """Launchers: each starts the ranks of a world in its own way, and terminates them."""
 
+from disteval.world.address import Hosts
 from disteval.world.launchers.base import (
-    Hosts,
     Launcher,
     ProcessLauncher,
     get_launcher,

@@ -10,13 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.world.address import LOOPBACK, Hosts
 from disteval.world.control_directory import ControlDirectory, create
 from disteval.world.cores import thread_variables
 from disteval.world.environment import outside_environment
@@ -26,33 +26,12 @@ from disteval.world.postmortem import RankStatus, examine, exit_text
 from disteval.world.process import IN_CHILD, how_child_ended, import_code, import_path
 from disteval.world.watched import Watched
 
-LOOPBACK = "127.0.0.1"
-
 _PATH = "open(sys.argv[1] + '/sys.path').read()"  # users see the command lines of launchers
 _RANK_CODE = import_code(_PATH, "disteval.world.process import main") + "sys.exit(main())"
 
 _TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 5.0
 _SECONDS_PER_RANK = 0.1  # more, for the cores of a host are shared
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """The hosts of a world.
-
-    Attributes:
-        leader: The address that the leader listens on.
-        ranks: Each rank's address, on which it may listen.
-        shared: Whether all ranks see the control directory.
-        port: The port that the leader listens on; 0 stands for any that is free.
-        key: The key of the world where the user chose it; otherwise the leader draws a new one.
-    """
-
-    leader: str
-    ranks: Sequence[str]
-    shared: bool = True
-    port: int = 0
-    key: bytes = field(default=b"", repr=False)
 
 
 class Launcher(ABC):

@@ -6,11 +6,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
+from disteval.world.address import Hosts
+from disteval.world.bootstrap import Bootstrap
+from disteval.world.channel.connection import read_address
 from disteval.world.control_directory import ControlDirectory
 from disteval.world.environment import OuterWorld
-from disteval.world.launchers.base import Hosts
 from disteval.world.launchers.threads import ThreadsLauncher
-from disteval.world.meeting import choose_meeting
 from disteval.world.postmortem import exit_text
 from disteval.world.process import how_child_ended
 
@@ -25,22 +26,22 @@ class OuterLauncher(ThreadsLauncher):
 
     def __init__(self, outer: OuterWorld, interface: str | None = None) -> None:
         super().__init__()
-        self._meeting = choose_meeting(outer, interface)
+        self._bootstrap = Bootstrap(outer, interface)
 
     def directory(self) -> ControlDirectory:
         """Create the control directory, on one host where the other ranks look for it."""
-        return self._meeting.directory()
+        return self._bootstrap.directory()
 
     def prepare(self, world_size: int) -> Hosts:
         """Return where the ranks meet."""
         if self.elastic:
-            self._meeting.accept_losses()
-        return self._meeting.hosts()
+            self._bootstrap.accept_losses()
+        return self._bootstrap.hosts()
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the thread of rank 0; the other ranks connect when they know where."""
         self._directory = directory
-        self._meeting.announce(directory, MEETING_SECONDS + world_size)
+        self._bootstrap.announce(read_address(directory), MEETING_SECONDS + world_size)
         return super().start(directory, 1, threads)
 
     def how_lost(self, rank: int) -> str:

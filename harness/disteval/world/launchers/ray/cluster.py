@@ -21,10 +21,10 @@ from typing import Any
 from disteval.errors import UsageError, WorldError
 from disteval.extras import needs
 from disteval.world import control_directory
+from disteval.world.address import LOOPBACK
 from disteval.world.control_directory import ControlDirectory
 from disteval.world.cores import available_cores
 from disteval.world.interrupts import interrupted_later
-from disteval.world.launchers.base import LOOPBACK
 from disteval.world.watched import Watched
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}

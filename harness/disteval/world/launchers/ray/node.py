@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from disteval.world.channel.connection import write_address
+from disteval.world.channel.connection import Address
 from disteval.world.control_directory import opened
 from disteval.world.postmortem import RankStatus, examine
 from disteval.world.process import become_rank
@@ -32,7 +32,7 @@ class Leader:
 
     directory: Path  # the world's control directory, on the leader's node
     node: str  # that it runs on, by Ray's id
-    address: str  # with its key
+    address: Address
     folder: str  # that it runs in
     path: list[str]  # that it imports from
 
@@ -57,8 +57,7 @@ class RankActor:
         _end_with_node(here)
         remove = partial(shutil.rmtree, here, ignore_errors=True)  # nobody else on this node does
         try:
-            write_address(here, leader.address)
-            return become_rank(here, self._rank, on_lost=remove)
+            return become_rank(here, self._rank, on_lost=remove, place=leader.address)
         finally:
             remove()
 
