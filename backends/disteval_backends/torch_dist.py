@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import ipaddress
 import os
 import socket
-import struct
-import sys
 import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -19,6 +15,7 @@ from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError, UsageError
 from disteval.extras import when_used
 from disteval.frames import Buffer
+from disteval.host import interfaces
 from disteval.launched import ranks_on_this_host
 from disteval.templates import Collectives, TensorBaseDistBackend
 
@@ -33,7 +30,6 @@ _collectives: weakref.WeakKeyDictionary[Any, Collectives] = weakref.WeakKeyDicti
 
 _SEND_BYTES = 1 << 20  # gloo's all-gather copies what it has received, and pads to the longest
 _SEND_TAG = 29_500  # no message that the user sends in this group may be taken for one of ours
-_SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 
 
 class _TorchDist(TensorBaseDistBackend["torch.Tensor"]):
@@ -124,8 +120,9 @@ class TorchCPUDist(_TorchDist):
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join a gloo group that listens on ``rendezvous.own_host`` alone."""
         # gloo listens on the host name's address otherwise, which may be another network's.
-        if sys.platform == "linux" and (interface := _interface_of(rendezvous.own_host)):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        for name, address in interfaces():
+            if address == rendezvous.own_host:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         _join("gloo", rank, world_size, rendezvous)
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
@@ -212,19 +209,3 @@ def _store(rank: int, world_size: int, rendezvous: Rendezvous) -> dist.Store:
     store = dist.TCPStore(rendezvous.host, port, world_size, **own, **patience)
     rendezvous.publish("torch_store", str(port))
     return store
-
-
-def _interface_of(host: str) -> str | None:
-    """The network interface that has this address; None when there is none."""
-    if ipaddress.ip_address(host).is_loopback:
-        return "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            try:
-                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # it has no IPv4 address
-            if socket.inet_ntoa(answer[20:24]) == host:
-                return name
-    return None

@@ -29,9 +29,9 @@ from disteval.extras import (
     installed_version,
     shortened,
 )
+from disteval.host import available_cores
 from disteval.registry import add_working_directory, list_all_backends
 from disteval.text import visible
-from disteval.world.cores import available_cores
 from disteval.world.environment import refuse_worlds_of_each
 
 REQUIRE = "DISTEVAL_REQUIRE"

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from disteval.conformance.faults import WORLD_SIZES
 from disteval.conformance.rules import Rule
-from disteval.world.cores import available_cores
+from disteval.host import available_cores
 from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher
 
 _AT_ONCE = 10  # one world of each size, and some whose ranks are lost, which mostly wait

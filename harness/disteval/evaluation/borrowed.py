@@ -20,6 +20,7 @@ from disteval.evaluation.result import Evaluation
 from disteval.evaluation.schedules import Leases, evaluation_of
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Target, Work, finish, reporting, run
+from disteval.host import this_machine
 from disteval.identity import held_by_all
 from disteval.leases.book import Lease
 from disteval.leases.borrower import Borrower
@@ -28,7 +29,6 @@ from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
 from disteval.world.address import own_address, resolve
 from disteval.world.channel.connection import Address
-from disteval.world.rank_files import this_machine
 from disteval.world.watched import private_folder
 
 

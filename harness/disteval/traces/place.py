@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import time
-import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
+
+from disteval.host import this_machine
 
 CAP = 200_000
 """The most events that one rank records."""
@@ -66,12 +65,7 @@ def own_clock() -> str:
 
     All processes of one Linux machine share it, unless they are in different time namespaces.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # there is no /proc here, as on macOS
-        return f"{platform.node()} {uuid.getnode()}"
-    namespace = Path("/proc/self/ns/time")
-    return f"{boot} {namespace.stat().st_ino if namespace.exists() else ''}"
+    return this_machine(["time"])
 
 
 def own_wall() -> int:

@@ -6,19 +6,18 @@ import ipaddress
 import os
 import platform
 import socket
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from disteval.errors import UsageError
+from disteval.host import interfaces
 
 _HINTS = ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """Variables in which launchers name a host of the job, or the host that started it."""
 
 LOOPBACK = "127.0.0.1"
 
-_SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 _CHOOSE = "choose one with --interface NAME or ADDRESS, or with DISTEVAL_LEADER"
 
 
@@ -59,7 +58,7 @@ def own_address(interface: str | None = None, environ: Mapping[str, str] = os.en
         found = _towards(host)
         if found and not _is_loopback(found):
             return found
-    addresses = dict(_interfaces())
+    addresses = {name: own for name, own in interfaces() if not _is_loopback(own)}
     if len(set(addresses.values())) == 1:
         return next(iter(addresses.values()))
     found = (
@@ -101,7 +100,7 @@ def is_own(address: str) -> bool:
 
 
 def _chosen(interface: str) -> str:
-    addresses = dict(_interfaces(loopback=True))
+    addresses = dict(interfaces())
     if interface in addresses:
         return addresses[interface]
     with suppress(UsageError):  # a host's name is good, too
@@ -125,17 +124,3 @@ def _towards(host: str) -> str:
 
 def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
-
-
-def _interfaces(loopback: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the interfaces that have an IPv4 address; none on systems other than Linux."""
-    import fcntl
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            with suppress(OSError):  # it has no IPv4 address
-                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
-                address = socket.inet_ntoa(answer[20:24])
-                if loopback or not _is_loopback(address):
-                    yield name, address

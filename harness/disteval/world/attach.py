@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from disteval.contract import BaseDistBackend
+from disteval.host import thread_variables
 from disteval.world.bootstrap import Bootstrap
-from disteval.world.cores import thread_variables
 from disteval.world.environment import OuterWorld
 from disteval.world.group import START_SECONDS
 from disteval.world.process import go_on_in_child

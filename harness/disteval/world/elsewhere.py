@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Sequence
 
+from disteval.host import this_machine
 from disteval.world.channel.leader import Channel
 from disteval.world.channel.messages import Examine, Hello
 from disteval.world.postmortem import RankStatus
-from disteval.world.rank_files import this_machine
 from disteval.world.torch_dumps import tell_calls
 
 _SECONDS = 15.0

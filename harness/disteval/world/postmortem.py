@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from disteval.host import this_machine
 from disteval.text import visible, with_sections
 from disteval.traces import Recorder
 from disteval.world.channel.messages import Frame, Hello, Reply
 from disteval.world.channel.outcome import Outcome
 from disteval.world.collective_log import NOWHERE, Position, read_position
-from disteval.world.rank_files import STACK_SIGNAL, Kind, rank_file, this_machine
+from disteval.world.rank_files import STACK_SIGNAL, Kind, rank_file
 from disteval.world.torch_calls import Call, Parting, describe_last, find_parting
 
 _STACK_SECONDS = 2.0

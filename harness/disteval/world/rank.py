@@ -27,6 +27,7 @@ from disteval import frames
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
+from disteval.host import this_machine
 from disteval.registry import load_backend_class
 from disteval.traces.place import category_of, own_clock
 from disteval.traces.this_rank import start_with, stop
@@ -36,7 +37,7 @@ from disteval.world.channel.inbox import Inbox, WatchedInbox
 from disteval.world.channel.outcome import failed
 from disteval.world.collective_log import LoggedBackend
 from disteval.world.postmortem import examine
-from disteval.world.rank_files import STACK_SIGNAL, rank_file, this_machine
+from disteval.world.rank_files import STACK_SIGNAL, rank_file
 from disteval.world.torch_calls import trace_calls
 from disteval.world.torch_dumps import tell_calls
 

@@ -16,9 +16,9 @@ from typing import ClassVar
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
+from disteval.host import thread_variables
 from disteval.world.address import LOOPBACK, Hosts
 from disteval.world.control_directory import ControlDirectory, create
-from disteval.world.cores import thread_variables
 from disteval.world.environment import outside_environment
 from disteval.world.fork_client import Forked
 from disteval.world.interrupts import interrupted_later

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from disteval.contract import BaseDistBackend
-from disteval.world.cores import thread_variables
+from disteval.host import thread_variables
 from disteval.world.environment import outside_environment
 from disteval.world.forked import ForkServers, find_servers
 from disteval.world.interrupts import interrupted_later

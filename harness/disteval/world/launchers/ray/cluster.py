@@ -20,10 +20,10 @@ from typing import Any
 
 from disteval.errors import UsageError, WorldError
 from disteval.extras import needs
+from disteval.host import available_cores
 from disteval.world import control_directory
 from disteval.world.address import LOOPBACK
 from disteval.world.control_directory import ControlDirectory
-from disteval.world.cores import available_cores
 from disteval.world.interrupts import interrupted_later
 from disteval.world.watched import Watched
 

@@ -1,0 +1,75 @@
+"""This host: its cores, its network interfaces, and what tells it from other machines."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import struct
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "NPROC",  # XLA's pool of threads on CPUs
+)
+
+
+_SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def thread_variables(ranks_on_host: int, threads: int | None = None) -> dict[str, str]:
+    """Return the environment variables that set the computing threads of each rank.
+
+    Ranks that each take every core of a host slow one another down many times over.
+
+    Args:
+        ranks_on_host: How many ranks share this host's cores.
+        threads: Threads a rank; None shares the cores evenly, at least one each, unless the user's
+            environment already sets ``OMP_NUM_THREADS``.
+    """
+    if threads is None and "OMP_NUM_THREADS" in os.environ:
+        return {}
+    each = threads or max(1, available_cores() // ranks_on_host)
+    return {variable: str(each) for variable in _VARIABLES}
+
+
+def interfaces() -> Iterator[tuple[str, str]]:
+    """Yield the network interfaces that have an IPv4 address; none where this is not Linux."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            with suppress(OSError):  # it has no IPv4 address
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+                yield name, socket.inet_ntoa(answer[20:24])
+
+
+def this_machine(namespaces: Sequence[str] = ("pid", "mnt")) -> str:
+    """Return an identity of this machine, as far as files and process ids mean the same in it.
+
+    Two containers of one machine have different ones. Host names can be equal by chance.
+
+    Args:
+        namespaces: The kinds of namespaces that have to be the same.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # there is no /proc here, as on macOS
+        return f"{platform.node()} {uuid.getnode()}"
+    paths = [Path(f"/proc/self/ns/{kind}") for kind in namespaces]
+    return " ".join([boot, *(str(path.stat().st_ino) for path in paths if path.exists())])
