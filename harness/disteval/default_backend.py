@@ -8,7 +8,6 @@ to a library that has been imported already.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -16,10 +15,8 @@ from contextlib import suppress
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
-from disteval.launched import launched_job
+from disteval.launched import LAUNCHERS, launched_job
 from disteval.registry import list_all_backends, load_backend_class, unknown_backend
-
-_log = logging.getLogger("disteval")
 
 _LIBRARIES = {
     "torch_cpu": ("torch.distributed", "is_initialized"),
@@ -30,18 +27,6 @@ _LIBRARIES = {
 }
 """The module of each library, and the function in it that says whether there is a group."""
 
-_JOIN = {
-    "mpirun": "disteval.set_default_dist_backend('mpi4py')",
-    "horovodrun": "horovod.tensorflow.init()",
-    "paddle.distributed.launch": "paddle.distributed.init_parallel_env()",
-    "mlx.launch": "disteval.set_default_dist_backend('mlx')",
-    "srun": (
-        "disteval.set_default_dist_backend('mpi4py'), and start the processes with srun --mpi=pmi2"
-    ),
-}
-_JOIN_TORCH = "torch.distributed.init_process_group('gloo')"
-"""The line that joins the processes that a launcher has started."""
-
 _ALONE = (
     "If each process is meant to compute over its own samples alone, add "
     "disteval.set_default_dist_backend('non_dist')."
@@ -50,7 +35,6 @@ _ALONE = (
 _instances: dict[str, BaseDistBackend] = {}
 _default: str | BaseDistBackend | None = None
 _inherited: set[str] = set()  # the groups of the process that this one was forked from
-_said = False
 
 
 class _World(threading.local):
@@ -127,7 +111,7 @@ def joining_backend(chosen: str | BaseDistBackend | None) -> BaseDistBackend:
     if not backend.is_initialized:
         raise UsageError(
             f"{job}, and {name} is not initialised in it. Before results are computed, add "
-            f"{_JOIN.get(job.launcher, _JOIN_TORCH)}. {_ALONE}"
+            f"{LAUNCHERS[job.launcher].joins}. {_ALONE}"
         )
     if job.launcher == backend.launcher and not isinstance(chosen, BaseDistBackend):
         raise UsageError(
@@ -162,14 +146,13 @@ def _fitting() -> BaseDistBackend:
             f"this process is in more than one group, {found}, and no backend was chosen. "
             f"Pass dist_backend= the name of one, or add {lines}."
         )
-    for name, group in groups.items():
-        _say_once(name, group)
-        return group
+    if groups:
+        return next(iter(groups.values()))
     job = launched_job()
     if job is not None and job.world_size > 1:
         raise UsageError(
             f"{job}, no group is initialised in it, and no backend was chosen. Before results are "
-            f"computed, add {_JOIN.get(job.launcher, _JOIN_TORCH)}. {_ALONE}"
+            f"computed, add {LAUNCHERS[job.launcher].joins}. {_ALONE}"
         )
     if _world.world_size > 1 and _world.backend is None:
         raise UsageError(
@@ -219,20 +202,6 @@ def _name_for_torch() -> str:
 
 def _place(group: BaseDistBackend) -> str:
     return f"rank {group.rank} of {group.world_size}"
-
-
-def _say_once(name: str, group: BaseDistBackend) -> None:
-    global _said
-    if not _said:
-        _said = True
-        level = logging.INFO if group.rank else logging.WARNING
-        _log.log(
-            level,
-            "no backend was chosen, so results are computed over the group of %s, which has %d "
-            "ranks; pass dist_backend= or call disteval.set_default_dist_backend to choose one",
-            name,
-            group.world_size,
-        )
 
 
 def _remember_groups() -> None:

@@ -5,29 +5,85 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from disteval.errors import UsageError
 
 _UNKNOWN = "a launcher with RANK and WORLD_SIZE"
-_VARIABLES = (
-    # launcher, its own mark, rank, world size, ranks on this host
-    ("torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+_MPI4PY = "disteval.set_default_dist_backend('mpi4py')"
+
+
+class Known(NamedTuple):
+    """What is known of a launcher.
+
+    Attributes:
+        variables: The ways in which it tells a process its place: a mark that must be set as well,
+            the rank, the world size, and the number of ranks on the host.
+        sets: What the variables begin with that it sets for its ranks alone.
+        joins: The line that joins the processes that it has started.
+        job: Variables that are equal in one job on all hosts; empty if its ranks can't be led.
+        leads_one: Whether a job of one process is led, too, as its backend finds the group in it.
+    """
+
+    variables: Sequence[tuple[str, str, str, str]]
+    sets: Sequence[str] = ()
+    joins: str = "torch.distributed.init_process_group('gloo')"
+    job: Sequence[str] = ()
+    leads_one: bool = False
+
+
+LAUNCHERS = {
+    "torchrun": Known(
+        [("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")],
+        ["TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_"],
+        # Not the number of restarts, which each of its agents counts for itself. The address may
+        # be written in two ways; the others tell the jobs of one leading host apart.
+        job=["TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"],
+        leads_one=True,
+    ),
     # Before MPI: horovodrun may itself have used mpirun.
-    ("horovodrun", "", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
-    ("mpirun", "", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("mpirun", "", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    # Open MPI's ranks that srun --mpi=pmix starts.
-    ("mpirun", "", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", ""),
-    ("paddle.distributed.launch", "", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""),
-    ("mlx.launch", "", "MLX_RANK", "MLX_HOSTFILE", ""),
-    ("srun", "", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
-    (_UNKNOWN, "", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-)
+    "horovodrun": Known(
+        [("", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE")],
+        ["HOROVOD_"],
+        "horovod.tensorflow.init()",
+        ["HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"],
+        leads_one=True,
+    ),
+    "mpirun": Known(
+        [
+            ("", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+            ("", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+            # Open MPI's ranks that srun --mpi=pmix starts.
+            ("", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", ""),
+        ],
+        ["OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_"],
+        _MPI4PY,
+        ["PMIX_NAMESPACE", "PMI_JOBID"],
+        leads_one=True,
+    ),
+    "paddle.distributed.launch": Known(
+        [("", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "")],
+        ["PADDLE_"],
+        "paddle.distributed.init_parallel_env()",
+    ),
+    "mlx.launch": Known(
+        [("", "MLX_RANK", "MLX_HOSTFILE", "")],
+        ["MLX_RANK", "MLX_HOSTFILE"],
+        "disteval.set_default_dist_backend('mlx')",
+    ),
+    "srun": Known(
+        [("", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "")],
+        ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_PER_NODE"],
+        f"{_MPI4PY}, and start the processes with srun --mpi=pmi2",
+        ["SLURM_JOB_ID", "SLURM_STEP_ID"],
+    ),
+    _UNKNOWN: Known([("", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]),
+}
 """From the launchers that start ranks to those that may have started such a launcher."""
 
+_ROWS = [(name, *row) for name, known in LAUNCHERS.items() for row in known.variables]
 _MOST_DIGITS = 9
 
 _SLURM_HOSTS = "SLURM_STEP_NUM_NODES"
@@ -81,7 +137,7 @@ def ranks_on_this_host(world_size: int) -> int:
 
 
 def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
-    for launcher, mark, rank, size, on_host in _VARIABLES:
+    for launcher, mark, rank, size, on_host in _ROWS:
         if rank == "PMIX_RANK" and "OMPI_COMM_WORLD_RANK" in environ:
             continue  # its mpirun has started this rank, and SLURM that mpirun
         missing = [name for name in (rank, size) if name not in environ]
@@ -130,7 +186,7 @@ def _refuse_two_answers(jobs: list[Job], environ: Mapping[str, str]) -> None:
         return
     first, other = jobs[0], jobs[-1]
     if (first.rank, first.world_size) != (other.rank, other.world_size):
-        rows = [row for row in _VARIABLES if row[0] == first.launcher and row[3] in environ]
+        rows = [row for row in _ROWS if row[0] == first.launcher and row[3] in environ]
         rank, size = next(row[2:4] for row in rows if row[2] in environ)
         raise UsageError(
             f"RANK={other.rank} and WORLD_SIZE={other.world_size} say another rank than "
@@ -142,7 +198,7 @@ def _refuse_two_answers(jobs: list[Job], environ: Mapping[str, str]) -> None:
 
 def _refuse_rank_alone(environ: Mapping[str, str]) -> None:
     """Refuse a rank without a world size: this process might answer for all of them."""
-    for launcher, _, rank, size, _ in (("mpirun", "", "PMIX_RANK", "PMI_SIZE", ""), *_VARIABLES):
+    for launcher, _, rank, size, _ in (("mpirun", "", "PMIX_RANK", "PMI_SIZE", ""), *_ROWS):
         # RANK is a common name, and SLURM gives the number 0 to a batch script, too.
         common = rank == "RANK" or (rank, environ.get(rank)) == ("SLURM_PROCID", "0")
         if rank in environ and not common:

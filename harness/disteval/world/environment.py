@@ -14,31 +14,9 @@ from pathlib import Path
 
 from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError
-from disteval.launched import Job, launched_job
+from disteval.launched import LAUNCHERS, Job, launched_job
 from disteval.world.control_directory import folder
 from disteval.world.watchdog import started_at
-
-_VARIABLES = (
-    "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL", "HYDI_",
-    "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_",
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_PER_NODE",
-    "PADDLE_", "MLX_RANK", "MLX_HOSTFILE",
-)  # fmt: skip
-
-_SETS_JOB = {
-    # Not the number of restarts, which each of its agents counts for itself.
-    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"),
-    "horovodrun": ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
-    "mpirun": ("PMIX_NAMESPACE", "PMI_JOBID"),
-    "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
-}
-"""The launchers whose ranks can be led, and variables that are equal in one job on all hosts.
-
-``MASTER_ADDR`` may be written in two ways; the others tell the jobs of one leading host apart.
-"""
-
-_LEAVES_ALONE = ("torchrun", "horovodrun", "mpirun")
-"""The launchers whose job of one process is led too, as its backend finds the group in it."""
 
 _SRUN = (
     "Start them with srun in a shell where SLURM_STEP_NUM_TASKS is not removed, or one task that "
@@ -55,14 +33,14 @@ class OuterWorld(Job):
 
     def job_id(self) -> str:
         """Return an id of the job that is equal on all hosts; an empty text if there is none."""
-        return self._told(_SETS_JOB[self.launcher])
+        return self._told(LAUNCHERS[self.launcher].job)
 
     def purpose(self) -> str:
         """Return what distinguishes this job from others that have the same leader's address.
 
         It is equal on all hosts; not every launcher's jobs can be told apart.
         """
-        names = [name for name in _SETS_JOB[self.launcher] if name != "MASTER_ADDR"]
+        names = [name for name in LAUNCHERS[self.launcher].job if name != "MASTER_ADDR"]
         return f"{self.launcher} {self.world_size} {self._told(names)}"
 
     def _told(self, names: Sequence[str]) -> str:
@@ -88,11 +66,11 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> OuterWorld | 
         UsageError: The variables are wrong, or the launcher's ranks can't be led.
     """
     job = launched_job(environ)
-    if job is None or (job.launcher not in _LEAVES_ALONE and job.world_size == 1):
+    if job is None or (job.world_size == 1 and not LAUNCHERS[job.launcher].leads_one):
         return None
     # Task 0 of such a step can't be told from a batch script, and would not lead.
     is_step = job.launcher != "srun" or "SLURM_STEP_NUM_TASKS" in environ
-    if job.launcher not in _SETS_JOB or not is_step:
+    if not LAUNCHERS[job.launcher].job or not is_step:
         remedy = (_SRUN if job.launcher == "srun" else _ANOTHER).format(job.world_size)
         raise UsageError(f"{job}. disteval can't join them, and each would do all work. {remedy}")
     return OuterWorld(*job)
@@ -121,7 +99,8 @@ def outside_environment() -> dict[str, str]:
     """
     if launched_job() is None:
         return dict(os.environ)
-    return {k: v for k, v in os.environ.items() if not k.startswith(_VARIABLES)}
+    sets = tuple(start for known in LAUNCHERS.values() for start in known.sets)
+    return {k: v for k, v in os.environ.items() if not k.startswith(sets)}
 
 
 @functools.cache  # a rank in a child of its process has the same
