@@ -10,8 +10,6 @@ from suites.helpers.needs import needs
 
 LIBRARIES = {"plain": "torch", "keras": "tensorflow", "flax": "jax"}
 BACKENDS = {"keras": "tf_collective", "flax": "jax"}
-WHOLE = ("plain", "torchmetrics")
-"""Those that every case is tried with; the others, whose libraries load slowly, get one."""
 
 
 @pytest.mark.parametrize(
@@ -27,7 +25,7 @@ def test_a_function_to_start_from_is_sound(
     (tmp_path / f"my_{starter}_eval.py").write_text(invoke("audit", "--write", starter).output)
     monkeypatch.syspath_prepend(tmp_path)
     # In one case ranks have unequally many samples, and one has a short batch.
-    case = "" if starter in WHOLE else "N=3,B=2,W=2"
+    case = "" if starter == "plain" else "N=3,B=2,W=2"  # other libraries load slowly
     target, backend = f"my_{starter}_eval:evaluate", BACKENDS.get(starter, "torch_cpu")
     report = audited(target, (1, 2), backend, timeout=60.0, case=case)
     assert (report.verdict, report.reason) == ("sound", ""), (report.findings, report.details)

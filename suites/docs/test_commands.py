@@ -35,9 +35,9 @@ def needed_by(command: Command) -> set[str] | None:
     """Return the libraries and backends that a command needs, or None if it is not run here.
 
     A complete check of a backend is not run, because `suites/properties` does that for all
-    backends, and neither is an evaluation with torch, which `suites/cli/test_eval.py` and
-    `suites/worlds/test_ray.py` start in each way that pages show. Commands that need files of
-    a user, a network or minutes are not run either.
+    backends, and neither is an evaluation with torch, which `suites/cli/test_eval.py`,
+    `suites/worlds/test_hosts_launched.py` and `suites/worlds/test_ray.py` start. Commands that need
+    files of a user, a network or minutes are not run either.
     """
     name, *words = [part for word in command.words for part in word.split("=", 1)]
     if not command.is_whole or (command.launcher and command.launcher[0] not in LAUNCHERS):
@@ -115,10 +115,14 @@ def test_a_command_of_a_page_runs(
         assert f"({RIGHT['top1']} of {SIZES['test']})" in done.stdout, done.stdout
     if command.words[0] == "pytest":
         assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
+    if folder == ROOT and command.launcher:
+        backend = LAUNCHERS[command.launcher[0]]
+        assert re.search(rf"\b[1-9]\d* tests .* {backend}.* {command.launcher[0]}", done.stdout)
+        assert re.search(rf"{backend} .* 1\.1, 2\.1 ", done.stdout), done.stdout
 
 
 def _as_run_here(command: Command) -> list[str]:
-    """Return the command with programs of this Python, and with few examples in a check."""
+    """Return the command with programs of this Python, two ranks, and few examples in a check."""
     name, *words = command.words
     if name == "disteval":
         words = ["-m", "disteval.cli", *words]
@@ -126,13 +130,11 @@ def _as_run_here(command: Command) -> list[str]:
             words += ["--examples=5", *([] if "--world-size" in words else ["--world-size=2"])]
     elif name == "pytest":
         if "suites/properties" in words:  # the sessions run all of it
-            words += ["-k", "one_share", "--examples=5"]
+            words += ["-k", "one_share or 1.1 or 2.1", "--examples=5"]
             if command.launcher:
                 words += [f"--backend={LAUNCHERS[command.launcher[0]]}"]
         words = ["-m", "pytest", *words]
     if not command.launcher:
         return [sys.executable, *words]
-    launcher, *options = command.launcher
-    number = int(options[options.index("-np" if "-np" in options else "--nproc-per-node") + 1])
-    start = {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[launcher]
-    return [*start(number), sys.executable, *words]
+    start = {"mpirun": mpirun, "torchrun": torchrun, "horovodrun": horovodrun}[command.launcher[0]]
+    return [*start(2), sys.executable, *words]

@@ -66,7 +66,7 @@ def a_backend_that_loses_dtypes(folder: Path, caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize(
-    ("page", "shown", "make"),
+    ("pages", "shown", "make"),
     [
         ("docs/streams.md", "the stream", a_stream_that_ends_early),
         ("docs/report.md", "likely cause", a_backend_that_loses_dtypes),
@@ -74,17 +74,19 @@ def a_backend_that_loses_dtypes(folder: Path, caplog: pytest.LogCaptureFixture) 
         pytest.param(
             "docs/estimator.md", "the checkpoint", a_damaged_checkpoint, marks=needs("torch")
         ),
-        pytest.param("README.md", "counted", a_loop_that_counts_twice, marks=needs("torch")),
-        pytest.param("docs/audit.md", "counted", a_loop_that_counts_twice, marks=needs("torch")),
+        pytest.param(
+            "README.md docs/audit.md", "counted", a_loop_that_counts_twice, marks=needs("torch")
+        ),
     ],
 )
 def test_a_page_shows_the_message_of_the_program(
-    page: str, shown: str, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pages: str, shown: str, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    blocks = [block.code for block in blocks_of(page) if block.language == "text"]
-    [message] = [code.partition("\n\n")[0] for code in blocks if code.startswith(shown)]
     made = plain(make(tmp_path, caplog))
-    assert re.search(".*".join(map(re.escape, plain(message).split("…"))), made), made
+    for page in pages.split():
+        blocks = [block.code for block in blocks_of(page) if block.language == "text"]
+        [message] = [code.partition("\n\n")[0] for code in blocks if code.startswith(shown)]
+        assert re.search(".*".join(map(re.escape, plain(message).split("…"))), made), made
 
 
 def plain(text: str) -> str:
