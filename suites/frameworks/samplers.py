@@ -1,11 +1,14 @@
 """Loops over ten samples with the samplers that people have; rank 0 prints what Coverage says.
 
-Run by `test_samplers`, under torchrun.
+Run by `test_samplers`. Ranks are forked off a process that has imported the libraries, and find the
+variables that torchrun sets.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -120,10 +123,16 @@ def datasets_splits() -> None:
         say(f"IterableDataset of {shards} shards", (b["id"] for b in mine.iter(2)), None)
 
 
-if __name__ == "__main__":
-    dist.init_process_group("gloo")
+def on_rank(rank: int, world: int, store: str) -> None:
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    os.environ.update({name: str(value) for name, value in own.items()})
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world)
     torch_samplers()
     accelerate_samplers()
     lightning_samplers()
     datasets_splits()
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.start_processes(on_rank, (3, sys.argv[1]), 3, start_method="fork")

@@ -9,7 +9,7 @@ from disteval import UsageError, evaluate
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import needs
-from suites.helpers.processes import run_plainly, torchrun
+from suites.helpers.processes import run_plainly
 from suites.helpers.thread_world import run_ranks
 
 pytestmark = needs("datasets")
@@ -54,7 +54,7 @@ def test_shares_of_a_data_set_that_is_split_already_are_refused() -> None:
 
 @needs("accelerate", "pytorch_lightning", "torch_cpu")
 def test_what_each_sampler_deals_is_certified_or_refused(tmp_path: Path) -> None:
-    done = run_plainly([*torchrun(3), sys.executable, str(SCRIPT)], tmp_path, 120)
+    done = run_plainly([sys.executable, str(SCRIPT), str(tmp_path / "store")], tmp_path, 120)
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert {name for name, *_ in said} == DEALT.keys()
