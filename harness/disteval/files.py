@@ -60,6 +60,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def whose(found: os.stat_result, forbidden: int) -> str:
+    """Return in words whose a file or folder is; an empty text if it is this user's alone.
+
+    Args:
+        found: What was found, of an open descriptor where the name may soon stand for another file.
+        forbidden: The bits of the mode by which others could read or write it.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    is_own = found.st_uid == os.geteuid() and not mode & forbidden
+    return "" if is_own else f"belongs to user {found.st_uid} with mode {mode:04o}"
+
+
 def check_own(folder: Path) -> None:
     """Refuse a folder in which a stranger may have put files; nothing in it is opened.
 
@@ -67,21 +79,54 @@ def check_own(folder: Path) -> None:
         UsageError: It belongs to another user, or every user may write to it.
         OSError: It can't be examined.
     """
-    found = folder.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != os.geteuid() or mode & 0o002:
+    if why := whose(folder.stat(), 0o002):
         raise UsageError(
-            f"{folder} belongs to user {found.st_uid} with mode {mode:04o}, and must be a folder "
-            f"of user {os.geteuid()} that not every user may write to, for what lies in it "
-            f"decides what is read and written; give a new folder, or make this one yours with "
-            f"mode 0755"
+            f"{folder} {why}, and must be a folder of user {os.geteuid()} that not every user may "
+            f"write to, for what lies in it decides what is read and written; give a new folder, "
+            f"or make this one yours with mode 0755"
         )
+
+
+class Lock:
+    """The lock of an open file or folder, which the kernel releases however the process ends.
+
+    A fork of the process does not keep it.
+
+    Args:
+        path: The path of the file or folder.
+        descriptor: Its descriptor, which is closed when the lock is released, or can't be had.
+
+    Raises:
+        BlockingIOError: Another process has the lock.
+        FileNotFoundError: The file was removed after it was opened.
+        OSError: The file system has no locks.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(path.lstat(), os.fstat(descriptor)):
+                raise FileNotFoundError(path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        _held.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has it: it has not released it, and was not forked since."""
+        return self._descriptor >= 0
+
+    def release(self) -> None:
+        """Release the lock; releasing it twice is fine."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class FolderLock:
     """A lock that keeps other jobs out of a folder until it is released or the process ends.
-
-    The kernel releases it however the process ends. A fork of the process does not keep it.
 
     Args:
         folder: The folder, which exists.
@@ -95,15 +140,12 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         check_own(folder)
         self._path = folder / _LOCK
-        self._descriptor = -1
-        while self._descriptor < 0:
-            self._take()
-        _held.add(self)
-        os.ftruncate(self._descriptor, 0)
-        holder = f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}"
-        os.write(self._descriptor, holder.encode())
+        lock = None
+        while lock is None:  # the last holder may remove the file after it was opened here
+            lock = self._take()
+        self._lock = lock
 
-    def _take(self) -> None:
+    def _take(self) -> Lock | None:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
@@ -113,26 +155,25 @@ class FolderLock:
                 ) from None
             raise
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The last holder may have removed the file after it was opened here.
-            if os.path.samestat(self._path.stat(), os.fstat(descriptor)):
-                self._descriptor, descriptor = descriptor, -1
+            lock = Lock(self._path, os.dup(descriptor))
+            os.ftruncate(descriptor, 0)
+            holder = f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}"
+            os.write(descriptor, holder.encode())
+            return lock
         except BlockingIOError as error:
             holder = os.read(descriptor, 1000).decode(errors="replace")
             raise BlockingIOError(error.errno, holder or "a process that is not known") from None
         except FileNotFoundError:
-            pass
+            return None
         finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+            os.close(descriptor)
 
     def release(self) -> None:
         """Remove the file and release the lock; releasing it twice is fine."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        if self._lock.is_held:
             with suppress(OSError):  # the disk may be lost by now
                 self._path.unlink()
-            os.close(descriptor)
+            self._lock.release()
 
 
 def lock_folder(folder: Path) -> FolderLock | None:
@@ -159,15 +200,13 @@ def lock_folder(folder: Path) -> FolderLock | None:
         return None
 
 
-_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 def _let_go() -> None:
     """Close a fork's descriptors, which would hold the locks of a process that has died."""
     for lock in _held:
-        if lock._descriptor >= 0:
-            os.close(lock._descriptor)
-            lock._descriptor = -1
+        lock.release()
 
 
 os.register_at_fork(after_in_child=_let_go)

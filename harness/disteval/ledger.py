@@ -37,7 +37,7 @@ from disteval.data.predictions import (
 )
 from disteval.data.sources import Stored
 from disteval.errors import LedgerError, UsageError
-from disteval.files import FolderLock, sync_folder
+from disteval.files import FolderLock, sync_folder, whose
 from disteval.identity import differences
 from disteval.metrics.totals import fold_totals
 
@@ -455,10 +455,9 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        if why := whose(found, 0o022):
             raise UsageError(
-                f"the ledger {path} belongs to user {found.st_uid} with mode "
-                f"{found.st_mode & 0o777:o}, and only user {os.geteuid()} may write it, since it "
+                f"the ledger {path} {why}, and only user {os.geteuid()} may write it, since it "
                 f"decides what counts; give another folder"
             )
         begin = file.read(len(_MAGIC))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.errors import UsageError, WorldError
+from disteval.files import whose
 from disteval.world.address import LOOPBACK, Hosts, is_own, own_address, resolve
 from disteval.world.channel.connection import Address
 from disteval.world.control_directory import ControlDirectory, create, sweep
@@ -246,13 +246,10 @@ def _read_key(path: Path) -> bytes:
     """Return the key that is made of the text in a file of this user."""
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            mode = stat.S_IMODE(found.st_mode)
-            if found.st_uid != os.geteuid() or mode & 0o077:
+            if why := whose(os.fstat(file.fileno()), 0o077):
                 raise UsageError(
-                    f"DISTEVAL_KEY_FILE={path} belongs to user {found.st_uid} with mode "
-                    f"{mode:04o}, and must be a file of user {os.geteuid()} that nobody else can "
-                    f"read; make it yours, with mode 0600"
+                    f"DISTEVAL_KEY_FILE={path} {why}, and must be a file of user {os.geteuid()} "
+                    f"that nobody else can read; make it yours, with mode 0600"
                 )
             text = file.read(1 << 16).strip()
     except OSError as error:

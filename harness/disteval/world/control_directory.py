@@ -10,19 +10,18 @@ while a world goes on.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from disteval.errors import WorldError
+from disteval.files import Lock, whose
 
 # A sweep, or a leader that ends, holds the lock of a directory while it removes it.
 _ATTEMPTS = 250
@@ -36,31 +35,15 @@ _REMEDY = (
 class ControlDirectory:
     """A control directory that this process has made and locked; `create` returns it."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, lock: Lock) -> None:
         self.path = path
-        self._descriptor = descriptor
-        _held.add(self)
+        self._lock = lock
 
     def remove(self) -> None:
         """Remove the directory, and release its lock afterwards; removing it twice is fine."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        if self._lock.is_held:
             _remove(self.path)
-            os.close(descriptor)
-
-
-_held: weakref.WeakSet[ControlDirectory] = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    """Close a fork's descriptors, which would hold the locks of a leader that has died."""
-    for directory in _held:
-        if directory._descriptor >= 0:
-            os.close(directory._descriptor)
-            directory._descriptor = -1
-
-
-os.register_at_fork(after_in_child=_let_go)
+            self._lock.release()
 
 
 def folder(local: bool = False) -> Path:
@@ -101,17 +84,12 @@ def create(name: str = "", local: bool = False) -> ControlDirectory:
 
 def _take(path: Path) -> ControlDirectory | None:
     """Lock a directory; return None if it is locked, or was not empty and is removed now."""
-    descriptor = open_private(path)
-    try:
-        if _lock(descriptor, path):
-            if not any(path.iterdir()):
-                taken, descriptor = ControlDirectory(path, descriptor), -1
-                return taken
-            _remove(path)
+    lock = _lock(path)
+    if lock is not None and any(path.iterdir()):
+        _remove(path)
+        lock.release()
         return None
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+    return None if lock is None else ControlDirectory(path, lock)
 
 
 def open_private(path: Path) -> int:
@@ -139,12 +117,10 @@ def _open(path: Path, name: str, parent: int | None) -> int:
         found = "is a symbolic link" if path.is_symlink() else f"can't be opened ({error.strerror})"
         raise _refusal(path, found) from None
     # The descriptor is examined, since the name may stand for something else a moment later.
-    found_stat = os.fstat(descriptor)
-    mode = stat.S_IMODE(found_stat.st_mode)
-    if found_stat.st_uid == os.geteuid() and not mode & 0o077:
+    if not (why := whose(os.fstat(descriptor), 0o077)):
         return descriptor
     os.close(descriptor)
-    raise _refusal(path, f"belongs to user {found_stat.st_uid} with mode {mode:04o}")
+    raise _refusal(path, why)
 
 
 @contextmanager
@@ -165,9 +141,10 @@ def sweep(local: bool = False) -> list[Path]:
             paths = sorted(folder(local).iterdir())
         for path in paths:
             # Other files are left alone, and directories that their leaders remove meanwhile.
-            with suppress(FileNotFoundError, WorldError), opened(path) as descriptor:
-                if _lock(descriptor, path):
+            with suppress(FileNotFoundError, WorldError):
+                if (lock := _lock(path)) is not None:
                     _remove(path)
+                    lock.release()
                     swept.append(path)
     return swept
 
@@ -201,17 +178,12 @@ def _refusal(path: Path, found: str) -> WorldError:
     return WorldError(f"{path} {found}; {expected}, for the key of a world lies there; {_REMEDY}")
 
 
-def _lock(descriptor: int, path: Path) -> bool:
-    """Lock a directory until the descriptor is closed.
-
-    Returns:
-        Whether it is locked now; not if another has locked it, or has removed it meanwhile.
-    """
+def _lock(path: Path) -> Lock | None:
+    """Lock a directory; return None if another has locked it, or has removed it meanwhile."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+        return Lock(path, open_private(path))
     except (BlockingIOError, FileNotFoundError):
-        return False
+        return None
     except OSError as error:
         raise _refusal(path, f"can't be locked ({error.strerror})") from None
 
