@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from disteval.world import ElasticWorld
+from disteval.world import World
 from disteval.world.launchers.ray import joined_ray, share_of_cpu
 
 from suites.helpers.processes import processes_below, wait_for
@@ -136,12 +136,12 @@ def _free_port() -> int:
             return port
 
 
-def processes_of_ranks(world: ElasticWorld) -> dict[int, int]:
+def processes_of_ranks(world: World) -> dict[int, int]:
     """Return the processes of the ranks that have reported, by rank."""
     return {rank: hello.pid for rank, hello in world._channel.hellos.items()}
 
 
-def addresses_of_ranks(world: ElasticWorld) -> dict[int, str]:
+def addresses_of_ranks(world: World) -> dict[int, str]:
     """Return the address of each rank's node, for ranks that have reported."""
     nodes = [*world._launcher._nodes]
     there = sorted(processes_of_ranks(world))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from disteval import UsageError
-from disteval.world import ElasticWorld, LocalLauncher, LostRank, report_progress
+from disteval.world import LocalLauncher, RankStatus, Results, World, report_progress
 
 from suites.helpers.frames import Unloadable
 from suites.helpers.processes import is_running, wait_for
@@ -39,20 +39,20 @@ def work(_: Any, how: str) -> tuple[str, int]:
     return how, os.getpid()
 
 
-def run(world: ElasticWorld, hows: list[str], wanted: int) -> tuple[Any, list[LostRank], list[int]]:
+def run(world: World, hows: list[str], wanted: int) -> tuple[Results, list[RankStatus], list[int]]:
     """Run `work`, until so many ranks have returned or been lost; return what came of it."""
-    told: list[LostRank] = []
+    told: list[RankStatus] = []
     pids: dict[int, int] = {}
     begin = time.monotonic()
 
     def progress(rank: int, pid: int, _: int | None) -> None:
         pids[rank] = pid
 
-    def going_on() -> bool:
-        return len(pids) < wanted and time.monotonic() < begin + SECONDS
+    def until(_: Results) -> bool:
+        return len(pids) >= wanted or time.monotonic() > begin + SECONDS
 
     found = world.run(
-        work, *hows, going_on=going_on, on_lost=told.append, on_progress=progress, grace=GRACE
+        work, *hows, until=until, on_lost=told.append, on_progress=progress, grace=GRACE
     )
     assert found.lost == told
     assert not world.is_open
@@ -61,44 +61,71 @@ def run(world: ElasticWorld, hows: list[str], wanted: int) -> tuple[Any, list[Lo
 
 def test_the_others_return_when_ranks_are_lost() -> None:
     hows = [*LOST, "fine"]
-    found, told, pids = run(ElasticWorld(6, "local"), hows, wanted=6)
-    assert {rank: value for rank, (value, _) in found.values.items()} == {5: "fine"}
+    found, told, pids = run(World(None, 6, launcher="local", on_lost="continue"), hows, wanted=6)
+    assert (found.returned, found[:5], found[5][0]) == ({5}, [None] * 5, "fine")
     lost = {one.rank: one for one in told}
     for rank, how in enumerate(LOST):
         assert LOST[how] in lost.pop(rank).how
     assert lost == {}
-    assert "in work" in next(one.report for one in told if one.rank == 4)
+    [hung] = [one for one in told if one.rank == 4]
+    assert [call.function for call in hung.frames] == ["work"]
     assert [type(one.error) for one in told if one.error is not None] == [ValueError]
     assert not any(map(is_running, pids))
 
 
 def test_all_ranks_may_be_lost() -> None:
-    found, told, pids = run(ElasticWorld(3, "local"), ["SIGKILL"] * 3, wanted=4)
-    assert found.values == {}
+    world = World(None, 3, launcher="local", on_lost="continue")
+    found, told, pids = run(world, ["SIGKILL"] * 3, wanted=4)
+    assert (found, found.returned) == ([None] * 3, set())
     assert sorted(one.rank for one in told) == [0, 1, 2]
     assert not any(map(is_running, pids))
 
 
 def test_a_value_that_the_leader_cannot_rebuild_loses_its_rank_alone() -> None:
-    with ElasticWorld(2, "threads") as world:
+    with World(None, 2, launcher="threads", on_lost="continue") as world:
         found = world.run(lambda _, bad: Unloadable() if bad else "fine", False, True)
-    assert found.values == {0: "fine"}
+    assert found == ["fine", None]
     assert [(lost.rank, "ValueError" in lost.how) for lost in found.lost] == [(1, True)]
 
 
 def test_what_ranks_cannot_run_is_refused_before_it_is_sent() -> None:
-    with ElasticWorld(1, "threads") as world:
+    with World(None, 1, launcher="threads", on_lost="continue") as world:
         with pytest.raises(UsageError, match=r"\b3$"):
             world.run(3)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=r"grace.*-1"):
             world.run(work, "fine", grace=-1)
-        assert [*world.run(work, "fine").values] == [0]
+        with pytest.raises(UsageError, match="backend"):
+            world.join("threads")
+        assert [world.run(work, "fine") == [("fine", os.getpid())] for _ in "12"] == [True, True]
+    with pytest.raises(UsageError, match="'ignore'"):
+        World(None, 1, launcher="threads", on_lost="ignore")  # type: ignore[arg-type]
+
+
+def test_ranks_of_a_group_may_be_lost_too() -> None:
+    with World("non_dist", 1, on_lost="continue") as world:
+        assert world.run(lambda backend: backend.world_size) == [1]
+        assert world.is_open
+    told: list[RankStatus] = []
+    with World("threads", 3) as world:
+        found = world.run(lambda backend: 6 // (2 - backend.rank), on_lost=told.append)
+        assert not world.is_open
+    assert found == [3, 6, None]
+    assert (found.lost, [type(one.error) for one in told]) == (told, [ZeroDivisionError])
+
+
+def test_a_run_that_nobody_ends_ends_when_ranks_are_silent() -> None:
+    with World(None, 2, launcher="local", on_lost="continue") as world:
+        found = world.run(work, "fine", "hang", timeout=5, grace=0.1)
+    assert found.returned == {0}
+    assert [one.rank for one in found.lost] == [1]
+    assert [call.function for call in found.lost[0].frames] == ["work"]
 
 
 @pytest.mark.filterwarnings("ignore:Exception in thread")
 def test_threads_may_end_and_raise() -> None:
-    found, told, _ = run(ElasticWorld(3, "threads"), ["end", "fine", "exception"], wanted=4)
-    assert sorted(found.values) == [1]
+    world = World(None, 3, launcher="threads", on_lost="continue")
+    found, told, _ = run(world, ["end", "fine", "exception"], wanted=4)
+    assert found.returned == {1}
     hows = {one.rank: one.how for one in told}
     assert (len(told), "thread" in hows[0], "ValueError" in hows[2]) == (2, True, True)
 
@@ -120,18 +147,18 @@ class Stillborn(LocalLauncher):
 def test_ranks_that_never_report_keep_nobody_waiting() -> None:
     launcher = Stillborn({1: "raise SystemExit(5)", 2: "import time; time.sleep(1000)"})
     done: list[int] = []
-    world = ElasticWorld(3, launcher)
+    world = World(None, 3, launcher=launcher, on_lost="continue")
 
-    def going_on() -> bool:
-        return not (done and launcher.ended().get(1)) or len(told) < 1
+    def until(found: Results) -> bool:
+        return bool(done and launcher.ended().get(1) and found.lost)
 
-    told: list[LostRank] = []
+    told: list[RankStatus] = []
     found = world.run(
-        work, *["fine"] * 3, going_on=going_on, on_lost=told.append,
+        work, *["fine"] * 3, until=until, on_lost=told.append,
         on_progress=lambda rank, *_: done.append(rank),
     )  # fmt: skip
     assert done == [0]
-    assert sorted(found.values) == [0]
+    assert found.returned == {0}
     assert [one.rank for one in told] == [1, 2]
     assert "status 5" in told[0].how and "status" not in told[1].how
     assert wait_for(lambda: 2 in launcher.ended(), SECONDS)
@@ -157,15 +184,16 @@ def test_a_rank_of_somebody_else_that_comes_at_the_end_need_not_look_for_its_lea
 ) -> None:
     done: list[int] = []
 
-    def going_on() -> bool:
+    def until(_: Results) -> bool:
         if done:
             (tmp_path / "go").touch()
-        return not done
+        return bool(done)
 
-    world = ElasticWorld(2, Outer(tmp_path / "go"))
+    world = World(None, 2, launcher=Outer(tmp_path / "go"), on_lost="continue")
     found = world.run(
-        work, *["fine"] * 2, going_on=going_on, on_progress=lambda *told: done.append(told[0]),
+        work, *["fine"] * 2, until=until, on_progress=lambda *told: done.append(told[0]),
         grace=SECONDS,
     )  # fmt: skip
-    assert sorted(found.values) == [0, 1]
+    assert found.returned == {0, 1}
     assert found.lost == []
+    world.close()

@@ -14,7 +14,7 @@ from disteval.cli.eval_elastic import lend
 from disteval.cli.eval_in_step import Starter
 from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
-from disteval.world import ElasticWorld, RayLauncher
+from disteval.world import RayLauncher, World
 
 from suites.helpers import lease_task
 from suites.helpers.lease_task import TASK, judge, right
@@ -53,9 +53,9 @@ def cluster() -> Iterator[Cluster]:
 class Watched(Starter):
     """Starts ranks on Ray, and remembers their world and its launcher."""
 
-    worlds: list[ElasticWorld]
+    worlds: list[World]
 
-    def elastic_world(self, size: int) -> ElasticWorld:
+    def elastic_world(self, size: int) -> World:
         self.worlds.append(super().elastic_world(size))
         return self.worlds[-1]
 

@@ -9,14 +9,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disteval import UsageError, WorldError, get_dist_backend
 from disteval.metrics import Mean
-from disteval.world import ElasticWorld, Launcher, LocalLauncher, World, report_progress, send_note
+from disteval.world import Launcher, LocalLauncher, World, report_progress, send_note
 
 from suites.helpers.faults import limit_messages
 from suites.helpers.frames import Unloadable
@@ -333,9 +332,9 @@ def test_launchers_are_open_to_third_parties() -> None:
 @pytest.mark.parametrize("launcher", [LocalLauncher(), ThreadsLauncher()])
 def test_a_launcher_serves_one_world_after_another_but_not_two_at_once(launcher: Launcher) -> None:
     with World(None, 2, launcher=launcher) as first:
-        for start in (partial(World, None), ElasticWorld):
+        for on_lost in ("fail", "continue"):
             with pytest.raises(UsageError, match="launcher"):
-                start(2, launcher=launcher)
+                World(None, 2, launcher=launcher, on_lost=on_lost)
         assert first.run(lambda _: "first") == ["first"] * 2
     with World(None, 2, launcher=launcher) as world:
         assert world.run(lambda _: "second") == ["second"] * 2

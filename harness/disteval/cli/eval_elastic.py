@@ -29,7 +29,7 @@ from disteval.errors import WorldError
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
-from disteval.world import ElasticWorld, LostRank, Survival
+from disteval.world import RankStatus, Results, World
 from disteval.world.bootstrap import check_here, has_named_leader, named_leader
 from disteval.world.channel.connection import Address
 from disteval.world.watched import private_folder
@@ -61,8 +61,7 @@ def lend(start: Starter, job: EvalJob, options: Elastic) -> dict[str, Any]:
         job = replace(job, shares_memory=not world.own_processes and not world.attached)
         if lender is not None:
             groups = options.ranks_per_lease, stack.enter_context(private_folder())
-            survival = _run(world, job, lender, groups, True, lambda: True, _print_lost)
-            return _first_report(survival)
+            return _first_report(_run(world, job, lender, groups, True, lambda: True, _print_lost))
         return _Leader(world, start, job, options, stack).run()
 
 
@@ -70,7 +69,7 @@ class _Leader:
     """The leader's side of one evaluation."""
 
     def __init__(
-        self, world: ElasticWorld, start: Starter, job: EvalJob, options: Elastic, stack: ExitStack
+        self, world: World, start: Starter, job: EvalJob, options: Elastic, stack: ExitStack
     ) -> None:
         self._world, self._start, self._job = world, start, job
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -105,31 +104,26 @@ class _Leader:
                 self._end_without_ranks()
                 return self._lender.outcome is None
 
-            survival = _run(
+            results = _run(
                 self._world, self._job, self._address, self._groups, False, going_on, self._lose,
                 self._count,
             )  # fmt: skip
+            self._world.close()  # ranks need not wait for others
             while going_on() and self._joined:
                 self._lender.wait(_SHOW_SECONDS)
             self._take_events()
         outcome = self._lender.outcome
         if outcome is not None and outcome.error is not None:
             raise pickle.loads(outcome.error)
-        if not survival.values and outcome is not None:
+        if not results.returned and outcome is not None:
             # Ranks that others have started made the result; a new one gets it at once.
             with self._start.elastic_world(1) as another:
-                survival = _run(
-                    another,
-                    self._job,
-                    self._lender.address,
-                    self._groups,
-                    True,
-                    lambda: True,
-                    _print_lost,
+                results = _run(
+                    another, self._job, self._address, self._groups, True, lambda: True, _print_lost
                 )
-        report = _first_report(survival)
+        report = _first_report(results)
         if "task" in report:
-            seconds = {rank: one["seconds"] for rank, one in survival.values.items()}
+            seconds = {rank: results[rank]["seconds"] for rank in results.returned}
             report["ranks"] = [
                 {"samples": done, "seconds": seconds.get(rank, report["seconds"])}
                 for rank, done in self._done.items()
@@ -164,7 +158,7 @@ class _Leader:
                 )
             )
 
-    def _lose(self, lost: LostRank) -> None:
+    def _lose(self, lost: RankStatus) -> None:
         outcome = self._lender.outcome
         if outcome is not None and outcome.error is not None and lost.error is not None:
             return  # every rank raises why the evaluation has failed
@@ -196,13 +190,14 @@ class _Leader:
                 self._tell_silent(event)
             elif event.kind == "lost" and not own:
                 self._joined.discard(event.rank)
-                self._lose(LostRank(event.rank, event.what, ""))
+                self._lose(RankStatus(event.rank, end=event.what))
 
     def _tell_silent(self, event: Event) -> None:
         seen = self._world.look_at(event.rank) if event.rank < self._start.size else None
-        how = event.what if seen is None else f"{event.what}, and {seen.how}"
-        self._lost.append({"rank": event.rank, "how": how})
-        _print_lost(LostRank(event.rank, how, "" if seen is None else seen.report))
+        status = seen or RankStatus(event.rank)
+        status.end = f"{event.what}, and {seen.how}" if seen else event.what
+        self._lost.append({"rank": event.rank, "how": status.how})
+        _print_lost(status)
 
     def _show(self, bar: tqdm[Any]) -> None:
         counts = self._lender.counts
@@ -219,7 +214,7 @@ class _Leader:
         bar.update(counts.done - bar.n)
 
 
-def _place(world: ElasticWorld) -> tuple[str | None, int, bytes]:
+def _place(world: World) -> tuple[str | None, int, bytes]:
     """Return the address, port and key with which the lender listens."""
     if has_named_leader() and not world.attached:  # ranks of a launcher meet there themselves
         named = named_leader(LEASES)
@@ -229,48 +224,48 @@ def _place(world: ElasticWorld) -> tuple[str | None, int, bytes]:
 
 
 def _run(
-    world: ElasticWorld,
+    world: World,
     job: EvalJob,
     lender: Address,
     groups: tuple[int, Path],
     joins: bool,
     going_on: Callable[[], bool],
-    on_lost: Callable[[LostRank], None],
+    on_lost: Callable[[RankStatus], None],
     on_progress: Callable[[int, int, int | None], None] | None = None,
-) -> Survival:
+) -> Results:
     size = world.world_size
     works = [ElasticJob(job, lender, rank, size, joins, *groups) for rank in range(size)]
     return world.run(
-        run_elastic_job, *works, going_on=going_on, on_lost=on_lost, on_progress=on_progress,
-        grace=_GRACE_SECONDS,
+        run_elastic_job, *works, until=lambda _: not going_on(), on_lost=on_lost,
+        on_progress=on_progress, grace=_GRACE_SECONDS,
     )  # fmt: skip
 
 
-def _first_report(survival: Survival) -> dict[str, Any]:
+def _first_report(results: Results) -> dict[str, Any]:
     """Return the report of the first rank that has one.
 
     Raises:
         HarnessError: What all ranks raised, or how they were lost.
     """
-    if survival.values:
-        found: dict[str, Any] = survival.values[min(survival.values)]
+    if results.returned:
+        found: dict[str, Any] = results[min(results.returned)]
         return found
-    errors = [lost.error for lost in survival.lost if lost.error is not None]
-    if errors and len({str(error) for error in errors}) == 1 == len({*map(type, errors)}):
-        raise errors[0]
-    told = "; ".join(f"rank {lost.rank}: {lost.how}" for lost in survival.lost)
+    errors = {lost.rank: error for lost in results.lost if (error := lost.error) is not None}
+    if len({(type(error), str(error)) for error in errors.values()}) == 1:
+        raise next(iter(errors.values()))
+    told = "; ".join(f"rank {lost.rank}: {lost.how}" for lost in results.lost)
     raise WorldError(
         f"no rank is left ({told}); see why the ranks were lost, and run the command again: with "
         f"--ledger it goes on from what was committed",
-        {lost.rank: lost.error for lost in survival.lost if lost.error is not None},
-        lost=[lost.rank for lost in survival.lost],
+        errors,
+        lost=[lost.rank for lost in results.lost],
     )
 
 
-def _print_lost(lost: LostRank) -> None:
+def _print_lost(lost: RankStatus) -> None:
     _tell(f"rank {lost.rank} was lost: {lost.how}")
-    if is_verbose() and lost.report:
-        tqdm.write(visible(lost.report), file=sys.stderr)
+    if is_verbose() and lost.hello is not None:
+        tqdm.write(visible(str(lost.post_mortem)), file=sys.stderr)
 
 
 def _tell(what: str) -> None:

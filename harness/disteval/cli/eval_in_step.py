@@ -10,7 +10,7 @@ from tqdm import tqdm
 from disteval.cli.job import EvalJob, run_job
 from disteval.cli.options import chosen_interface
 from disteval.traces import TraceFolder
-from disteval.world import ElasticWorld, Launcher, OuterWorld, World
+from disteval.world import Launcher, OuterWorld, World
 from disteval.world.launchers.outer import OuterLauncher
 
 
@@ -36,13 +36,16 @@ class Starter:
     progress: bool
     trace: TraceFolder | None
 
-    def elastic_world(self, size: int) -> ElasticWorld:
+    def elastic_world(self, size: int) -> World:
         """Return a world of so many ranks, which may be lost."""
         if self.outer is None:
             how = self.launcher or "local"
         else:
             how = OuterLauncher(self.outer, chosen_interface())
-        return ElasticWorld(size, how, timeout=self.timeout, threads=self.threads, trace=self.trace)
+        return World(
+            None, size, launcher=how, on_lost="continue", timeout=self.timeout,
+            threads=self.threads, trace=self.trace,
+        )  # fmt: skip
 
 
 def evaluate_in_step(start: Starter, job: EvalJob) -> dict[str, Any]:

@@ -9,13 +9,12 @@ import threading
 import time
 import traceback
 
-import cloudpickle
-
 from disteval.conformance.causes.special import lost_ranks
 from disteval.conformance.on_ranks import gather_once
 from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
+from disteval.world import RankStatus, Results
 
 # Starting ranks to lose them takes seconds, and more than three ranks show nothing new.
 WORLD_SIZES = (2, 3)
@@ -24,6 +23,7 @@ WAIT_SECONDS = 3.0
 
 _CAUSES = (lost_ranks,)
 _NEVER_SECONDS = 60.0
+_GRACE_SECONDS = 0.1  # for the guilty rank, which may not end
 _ERROR_LENGTH = 200
 _EXPECTED = "; it should have raised an error"
 RETURNED = "returned from the collective"
@@ -87,20 +87,28 @@ def _check_fault(bench: Bench, deed: str) -> None:
             raise BrokenRuleError(error.summary, example, error=error) from error
         raise LostWorld(error, example) from error
     tasks = [(guilty, deed)] * world
-    outcome = lost.attempt(lose_a_rank, *tasks, awaited=others, seconds=bound)
+    gone: dict[int, RankStatus] = {}
+    deadline = time.monotonic() + bound
+
+    def until(found: Results) -> bool:
+        gone.update({status.rank: status for status in found.lost})
+        return {*others} <= found.returned | gone.keys() or time.monotonic() > deadline
+
+    found = lost.run(lose_a_rank, *tasks, on_lost=lambda _: None, until=until, grace=_GRACE_SECONDS)
+    lost.terminate()
     wrong, deeds = [], []
     for rank in others:
-        reply = outcome.replies.get(rank)
-        if rank in outcome.lost:
+        status = gone.get(rank)
+        if status is not None and status.reply is None:
             deeds.append("ended")
-            wrong.append(f"rank {rank} ended as well ({lost.how_lost(rank)}){_EXPECTED}")
-        elif reply is None:
+            wrong.append(f"rank {rank} ended as well ({status.how}){_EXPECTED}")
+        elif status is not None and status.reply is not None:
+            deeds.append("could not report")
+            wrong.append(f"rank {rank} could not report what it saw:\n{status.reply.trace}")
+        elif rank not in found.returned:
             deeds.append("waits")
             wrong.append(f"rank {rank} still waits after {bound:g} s{_EXPECTED}")
-        elif reply.value is None:
-            deeds.append("could not report")
-            wrong.append(f"rank {rank} could not report what it saw:\n{reply.trace}")
-        elif (seen := cloudpickle.loads(reply.value))[0]:
+        elif (seen := found[rank])[0]:
             bench.observed.append("rank {} raised {} after {:.1f} s".format(rank, *seen))
         else:
             deeds.append("returned")
@@ -108,7 +116,7 @@ def _check_fault(bench: Bench, deed: str) -> None:
     if wrong:
         what = "\n".join(wrong)
         example = f"rank {guilty} of {world} {deed} before the second collective"
-        also = [rank for rank in others if rank in outcome.lost]
+        also = [rank for rank in others if rank in gone and gone[rank].reply is None]
         if also and RETURNED not in what:
             raise LostWorld(WorldError(what, lost=also), example, deeds)
         raise BrokenRuleError(what, example, facts=deeds)

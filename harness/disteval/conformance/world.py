@@ -48,10 +48,6 @@ class JudgedWorld(World):
         self.before = self.run(_identity_of_new, *classes, timeout=self._start_seconds)
         super().join(cls, backend_timeout)
 
-    def how_lost(self, rank: int) -> str:
-        """Return how a lost rank ended, in words."""
-        return self._launcher.how_lost(rank)
-
     def check_ranks(self, cls: type[BaseDistBackend], found: Any) -> None:
         """See `World.check_ranks`."""
         if not (self.attached or self._launcher.name == cls.launcher):

@@ -1,25 +1,23 @@
 """Worlds of ranks: they are started or joined, led in lock step, and ended."""
 
 from disteval.world.attach import exit_now, follow, release, share_cores, why_not_in
-from disteval.world.elastic import ElasticWorld, LostRank, Survival
 from disteval.world.environment import OuterWorld, detect_outer_world
 from disteval.world.group import START_SECONDS
 from disteval.world.launchers import Launcher, LocalLauncher, RayLauncher
 from disteval.world.postmortem import PostMortem, RankStatus
 from disteval.world.rank import report_progress, send_note
+from disteval.world.run import Results
 from disteval.world.world import World, check_world_size
 
 __all__ = [
     "START_SECONDS",
-    "ElasticWorld",
     "Launcher",
     "LocalLauncher",
-    "LostRank",
     "OuterWorld",
     "PostMortem",
     "RankStatus",
     "RayLauncher",
-    "Survival",
+    "Results",
     "World",
     "check_world_size",
     "detect_outer_world",

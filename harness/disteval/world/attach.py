@@ -28,8 +28,8 @@ def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
 
     Args:
         outer: The worker group.
-        elastic: Whether rank 0 leads an `ElasticWorld`. This rank is then a child of this process,
-            so that the launcher does not end the others when it is lost.
+        elastic: Whether rank 0's world goes on when ranks are lost. This rank is then a child of
+            this process, so that the launcher does not end the others when it is lost.
 
     Returns:
         The exit status with which the leader wants this process to end.

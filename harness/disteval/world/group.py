@@ -8,8 +8,8 @@ import pickle
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,8 +19,7 @@ from disteval.traces.folder import Trace, as_folder
 from disteval.traces.place import category_of
 from disteval.traces.reading import warn_of_unended
 from disteval.world.channel.leader import Channel, OnNote, OnProgress
-from disteval.world.channel.messages import Order, packed
-from disteval.world.channel.outcome import Outcome
+from disteval.world.channel.messages import Order, Reply, packed
 from disteval.world.control_directory import ControlDirectory, sweep
 from disteval.world.elsewhere import ask_for_calls, examine_elsewhere
 from disteval.world.interrupts import interrupted_later
@@ -33,6 +32,7 @@ from disteval.world.postmortem import (
     of_order,
     record_failure,
 )
+from disteval.world.run import Results, Run
 from disteval.world.watched import Watched
 
 START_SECONDS = 60.0
@@ -57,12 +57,14 @@ class WorkerGroup:
         threads: int | None,
         timeout: float,
         trace: Trace = None,
+        *,
+        elastic: bool = False,
     ) -> None:
         # Before anything is started: a failed start would terminate the first world's ranks.
         if launcher.serves:
             raise UsageError("this launcher serves a world already; make another")
         self.world_size, self.timeout = world_size, timeout
-        self._launcher = launcher
+        self._launcher, launcher.elastic = launcher, elastic
         self.is_open = True
         _groups.add(self)
         self._turn = threading.Lock()
@@ -101,8 +103,12 @@ class WorkerGroup:
             raise
 
     def _start(self, threads: int | None) -> None:
-        inside = self._launcher.start(self._directory, self.world_size, threads)
         begin, notices = time.monotonic(), 0
+        self._start_by = begin + self._start_seconds
+        inside = self._launcher.start(self._directory, self.world_size, threads)
+        if self._launcher.elastic:  # each rank gets its order when it reports
+            self._channel.take_in(inside)
+            return
 
         def give_up() -> bool:
             nonlocal notices
@@ -119,7 +125,7 @@ class WorkerGroup:
             late = f"{started} within {self._start_seconds:g} s; start fewer, or raise the timeout"
             ended = self._launcher.ended()
             found = PostMortem(
-                why or late, self._examine(Outcome(self.world_size)),
+                why or late, self._examine({}, {}),
                 ended_itself=any(map(ended_itself, ended.values())),
                 launcher_log=self._launcher.log(),
             )  # fmt: skip
@@ -147,22 +153,31 @@ class WorkerGroup:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         on_note: OnNote | None = None,
-    ) -> list[Any]:
+    ) -> Results:
         """Run ``function(rank, arg)`` on each `Rank`, as `World.run` does with a user's function.
 
         ``what`` is the order in a few words, for the error.
         """
         timeout = timeout or self.timeout
+        with self._turn_for(what, function, args) as orders:
+            run = Run(self._channel, orders, on_progress, on_note)
+            with self._recorded(what):
+                run.carry_out(timeout)
+            if run.in_step and not run.failed:
+                return run.finish()
+            raise self._failure(what, run, timeout)
+
+    @contextmanager
+    def _turn_for(
+        self, what: str, function: Callable[..., Any], args: Sequence[Any]
+    ) -> Iterator[list[Order]]:
+        """Have the turn to give orders; ranks that a failure leaves out of step are ended."""
         orders = self._pack(function, args, what)
         if not self._turn.acquire(blocking=False):
             busy = f"this world carries out an order, and can't {what} before that has returned"
             raise UsageError(f"{busy}; let one thread give its orders, or start another world")
         try:
-            with self._recorded(what):
-                outcome = self._channel.carry_out(orders, timeout, on_progress, on_note)
-            if outcome.complete:
-                return outcome.values()
-            raise self._failure(what, outcome, timeout)
+            yield orders
         except BaseException as error:
             if not (isinstance(error, WorldError) and error.in_step):
                 self._abandon()
@@ -192,25 +207,25 @@ class WorkerGroup:
             return [Order(code, packed(()), trace)] * self.world_size
         return [Order(code, packed((arg,), f"argument {i}"), trace) for i, arg in enumerate(args)]
 
-    def _failure(self, what: str, outcome: Outcome, timeout: float) -> WorldError:
+    def _failure(self, what: str, run: Run, timeout: float) -> WorldError:
         """Return the error of an order that not every rank has carried out."""
-        ranks = self._examine(outcome)
+        ranks = self._examine(run.replies, run.lost)
         # mpirun logs how the process ended.
-        log = self._launcher.log(_LOG_SECONDS if outcome.lost else 0.0)
-        found = of_order(what, outcome, ranks, timeout, log)
+        log = self._launcher.log(_LOG_SECONDS if run.lost else 0.0)
+        found = of_order(what, [*run.lost], ranks, timeout, log)
         if self._recorder is not None:
             record_failure(self._recorder, found)
-        return WorldError(found, outcome.exceptions(), in_step=outcome.in_step, lost=outcome.lost)
+        errors = {status.rank: error for status in ranks if (error := status.error) is not None}
+        return WorldError(found, errors, in_step=run.in_step, lost=run.lost)
 
-    def _examine(self, outcome: Outcome) -> list[RankStatus]:
+    def _examine(self, replies: Mapping[int, Reply], lost: Mapping[int, str]) -> list[RankStatus]:
         """Return the status of each rank, with all that can be seen of it from outside."""
         hellos = self._channel.hellos
         # Without the values, since other hosts may have to be asked.
-        replies = {r: reply._replace(value=None) for r, reply in outcome.replies.items()}
+        replies = {rank: reply._replace(value=None) for rank, reply in replies.items()}
         ranks = [RankStatus(r, hellos.get(r), replies.get(r)) for r in range(self.world_size)]
-        for rank in outcome.lost:
-            how = outcome.unreachable.get(rank) or self._launcher.how_lost(rank)
-            ranks[rank].end = how
+        for rank, how in lost.items():
+            ranks[rank].end = how or self._launcher.how_lost(rank)
         if self.attached and not self._hosts.shared:
             examine_elsewhere(self._channel, ranks)
         self._launcher.examine(self._directory, ranks)

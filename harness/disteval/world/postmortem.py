@@ -18,7 +18,6 @@ from disteval.host import this_machine
 from disteval.text import visible, with_sections
 from disteval.traces import Recorder
 from disteval.world.channel.messages import Frame, Hello, Reply
-from disteval.world.channel.outcome import Outcome
 from disteval.world.collective_log import NOWHERE, Position, read_position
 from disteval.world.rank_files import STACK_SIGNAL, Kind, rank_file
 from disteval.world.torch_calls import Call, Parting, describe_last, find_parting
@@ -27,11 +26,11 @@ _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')  # as faulthandler writes it
 # Below these calls of a stack lies this library, not the function that it was asked to run.
-_OWN = {("worlds", "rank.py", "carry_out"), ("worlds", "rank.py", "run")}
+_OWN = {("world", "rank.py", "carry_out"), ("world", "rank.py", "run")}
 # What threads do that wait in every rank alike: for orders, for the end of Ray's node.
 _IDLE = {
     ("channel", "inbox.py", "_watch"), ("ray", "node.py", "watch"),
-    ("worlds", "process.py", "_end_with"), ("traces", "recorder.py", "_run"),
+    ("world", "process.py", "_end_with"), ("traces", "recorder.py", "_run"),
 }  # fmt: skip
 _IDLE_FILES = {"gc_collect_manager.py"}  # of Ray
 
@@ -65,7 +64,8 @@ class RankStatus:
         rank: Its number.
         hello: Its process and host; None if it never reported to the leader.
         reply: What it answered to the order; None if it did not.
-        end: How its process ended, or why its connection closed; nothing if it is there.
+        end: How its process ended, why its connection closed, or why a world that goes on without
+            lost ranks has given it up; nothing if it is there.
         unseen: Why its files could not be read.
         stopped: Whether a signal has stopped its process.
         position: Where it is among the collectives of its backend.
@@ -98,6 +98,18 @@ class RankStatus:
         return self.reply.message if self.reply else ""
 
     @property
+    def error(self) -> Exception | None:
+        """The exception that it raised, as far as it could be pickled; None without one."""
+        return self.reply.exception if self.reply else None
+
+    @property
+    def how(self) -> str:
+        """How it was lost, or whether it returned, is stopped or runs, in one line."""
+        if self.reply is not None:
+            return f"raised {first_line(self.raised)}" if self.raised else "returned"
+        return self.end or ("is stopped (SIGSTOP)" if self.stopped else "runs")
+
+    @property
     def returned(self) -> bool:
         """Whether it has carried out its order."""
         return self.reply is not None and not self.raised
@@ -113,6 +125,11 @@ class RankStatus:
         if self.reply is not None:
             return self.reply.frames
         return self.stack[0].frames if self.stack else ()
+
+    @property
+    def post_mortem(self) -> PostMortem:
+        """All that could be seen of it: its traceback, its stack, the end of its output."""
+        return PostMortem(f"rank {self.rank}: {self.how}", [self])
 
 
 @dataclass(frozen=True)
@@ -229,21 +246,21 @@ def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
 
 
 def of_order(
-    what: str, outcome: Outcome, ranks: Sequence[RankStatus], timeout: float, log: str
+    what: str, lost: Sequence[int], ranks: Sequence[RankStatus], timeout: float, log: str
 ) -> PostMortem:
     """Return the post-mortem of an order that not every rank has carried out.
 
     Args:
         what: The order, in a few words.
-        outcome: What came of it.
+        lost: The ranks that were lost, in the order in which that was noticed.
         ranks: What is known of each rank.
         timeout: The seconds that ranks may make no progress.
         log: The output of the launcher.
     """
     raised = [f"rank {s.rank} raised {first_line(s.raised)}" for s in ranks if s.raised]
     waited, how = 0.0, ""
-    if outcome.lost:
-        first, *others = outcome.lost
+    if lost:
+        first, *others = lost
         how = ranks[first].end
         happened = f"rank {first} was lost ({how})"
         # A launcher that loses one rank ends the others, so the first is to blame.
@@ -252,7 +269,8 @@ def of_order(
         happened = "; ".join(raised)
     else:
         waited = timeout
-        happened = f"no progress for {timeout:g} s on {list_ranks(outcome.late(), len(ranks))}"
+        late = [status.rank for status in ranks if status.reply is None]
+        happened = f"no progress for {timeout:g} s on {list_ranks(late, len(ranks))}"
     return PostMortem(happened, ranks, what, waited, ended_itself(how), log)
 
 
@@ -300,11 +318,9 @@ def exit_text(status: int | None) -> str:
 
 def _describe(status: RankStatus, last: Position) -> str:
     if status.reply is not None:
-        return f"raised {first_line(status.raised)}" if status.raised else "returned"
+        return status.how
     where = status.unseen or _whereabouts(status.position, last)
-    if status.end:
-        return f"{status.end}; {where}"
-    return f"is stopped (SIGSTOP); {where}" if status.stopped else where
+    return f"{status.how}; {where}" if status.end or status.stopped else where
 
 
 def _whereabouts(here: Position, last: Position) -> str:

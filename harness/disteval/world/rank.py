@@ -34,7 +34,6 @@ from disteval.traces.this_rank import start_with, stop
 from disteval.world.channel import messages
 from disteval.world.channel.connection import Address, connect
 from disteval.world.channel.inbox import Inbox, WatchedInbox
-from disteval.world.channel.outcome import failed
 from disteval.world.collective_log import LoggedBackend
 from disteval.world.postmortem import examine
 from disteval.world.rank_files import STACK_SIGNAL, rank_file
@@ -157,7 +156,7 @@ class Rank:
             _current.set(self)
             reply = messages.Reply(messages.packed(function(self, *arguments)))
         except Exception as error:
-            reply = failed(error, _users(error))
+            reply = messages.failed(error, _users(error))
         finally:
             if recorder is not None:
                 recorder.add(category_of(what), what, begin, time.monotonic_ns())

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from disteval.arguments import check_count, check_function, check_seconds
 from disteval.contract import BaseDistBackend, Rendezvous
@@ -17,12 +17,13 @@ from disteval.registry import get_backend_class
 from disteval.text import name_of
 from disteval.traces.folder import Trace
 from disteval.world.channel.leader import OnNote, OnProgress
-from disteval.world.channel.outcome import Outcome
 from disteval.world.clocks import compare_clocks
 from disteval.world.environment import OuterWorld, refuse_worlds_of_each
 from disteval.world.group import WorkerGroup
 from disteval.world.launchers import Launcher, OuterLauncher, get_launcher
+from disteval.world.postmortem import RankStatus, record_failure
 from disteval.world.rank import Rank
+from disteval.world.run import Results, Run, TolerantRun
 
 BACKEND_SECONDS = 86_400.0
 """Seconds that a backend may wait for another rank by default: a day."""
@@ -44,7 +45,8 @@ class World(WorkerGroup):
 
     The leader is the process that creates the world. Orders travel over connections of their own,
     so they arrive whatever the backend does. Every order has a deadline. When a rank misses it or
-    is lost, the world is closed and the error says what each rank was doing.
+    is lost, the world is closed and the error says what each rank was doing; with
+    ``on_lost="continue"`` the other ranks go on, and `run` says how each of the others was lost.
 
     Use it as a context manager, or call `close`.
 
@@ -55,7 +57,13 @@ class World(WorkerGroup):
         launcher: How to start the ranks: a name, or a launcher that serves no other world; None
             stands for the launcher that the backend's class names, and is refused in one of several
             processes that ``mpirun`` or another launcher has started.
+        on_lost: What happens when a rank raises, or its process or thread ends, during `run`:
+            ``"fail"`` ends the world with an error, ``"continue"`` goes on without that rank. With
+            ``"continue"`` and no backend, the world does not wait for its ranks to start: `run`
+            gives each its order when it reports; with Ray, a rank that is lost is started again, on
+            another node where its own is gone.
         timeout: Seconds without a reply or a progress message after which an order has failed.
+            Ranks get as long to start, at least 60.
         backend_timeout: Seconds that the backend itself may wait for another rank, given to it in
             `Rendezvous.timeout`. A day by default: the leader sees progress and the backend does
             not, so one that gave up first would end worlds in which a rank is merely slow.
@@ -71,7 +79,8 @@ class World(WorkerGroup):
 
     Raises:
         UsageError: ``world_size`` is below 1, or the backend can't do it; or the launcher can't
-            start the backend's ranks; or this is one of several processes and no launcher is given.
+            start the backend's ranks; or this is one of several processes and no launcher is given;
+            or ``on_lost`` is another word.
         WorldError: The ranks could not start or join in time; says what each was doing.
     """
 
@@ -81,13 +90,17 @@ class World(WorkerGroup):
         world_size: int,
         *,
         launcher: str | Launcher | None = None,
+        on_lost: Literal["fail", "continue"] = "fail",
         timeout: float = 20.0,
         backend_timeout: float = BACKEND_SECONDS,
         threads: int | None = None,
         trace: Trace = None,
     ) -> None:
+        check_count("world size", world_size)
         check_seconds("timeout", timeout)
         check_seconds("backend_timeout", backend_timeout)
+        if on_lost not in ("fail", "continue"):
+            raise UsageError(f"on_lost={on_lost!r} is unknown; use 'fail' or 'continue'")
         if threads is not None:
             check_count("threads", threads)
         cls = None if backend is None else get_backend_class(backend)
@@ -104,9 +117,12 @@ class World(WorkerGroup):
             launcher.accept(cls)
         self._joined = False
         self._rendezvous_count = 0
-        super().__init__(launcher, world_size, threads, timeout, trace)
+        self._goes_on = on_lost == "continue"
+        elastic = self._goes_on and cls is None  # ranks of a group can't come late or come back
+        super().__init__(launcher, world_size, threads, timeout, trace, elastic=elastic)
         try:
-            self._compare_clocks()
+            if not elastic:
+                self._compare_clocks()
             if cls is not None:
                 self.join(cls, backend_timeout)
         except BaseException as error:
@@ -123,10 +139,11 @@ class World(WorkerGroup):
 
     def _read_clocks(self) -> tuple[list[tuple[str, int]], dict[int, int]]:
         orders = self._pack(Rank.read_clock, (), "")
-        outcome = self._channel.carry_out(orders, self.timeout)
-        if not outcome.complete:
-            raise self._failure("compare clocks", outcome, self.timeout)
-        return outcome.values(), outcome.arrived
+        run = Run(self._channel, orders)
+        run.carry_out(self.timeout)
+        if run.failed or not run.in_step:
+            raise self._failure("compare clocks", run, self.timeout)
+        return run.finish(), run.arrived
 
     @classmethod
     def lead(
@@ -159,8 +176,14 @@ class World(WorkerGroup):
         """Have every rank import a backend, all at once: importing an MPI library waits for all.
 
         Raises:
+            UsageError: The world does not wait for its ranks.
             WorldError: A rank can't import it.
         """
+        if self._launcher.elastic:
+            raise UsageError(
+                "a world without a backend and with on_lost='continue' does not wait for its ranks,"
+                " so they can join no group; give World the backend when it starts"
+            )
         name = backend if isinstance(backend, str) else backend.__name__
         function = partial(Rank.load, backend=backend, path=sys.path)
         self._order(f"load {name}", function, timeout=self._start_seconds)
@@ -236,8 +259,14 @@ class World(WorkerGroup):
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         on_note: OnNote | None = None,
-    ) -> list[Any]:
+        on_lost: Callable[[RankStatus], None] | None = None,
+        until: Callable[[Results], bool] | None = None,
+        grace: float = 5.0,
+    ) -> Results:
         """Run ``function(backend, arg)`` on each rank.
+
+        Where the world goes on when ranks are lost, it is closed afterwards if one was: its
+        processes have ended then, but for those of somebody else's launcher, which are told to end.
 
         Args:
             function: Called on every rank; pickled with cloudpickle. The backend is None where the
@@ -247,43 +276,71 @@ class World(WorkerGroup):
             timeout: Seconds without a reply or progress; None stands for the world's.
             on_progress: Called whenever a rank calls `disteval.world.report_progress`.
             on_note: Called whenever a rank calls `disteval.world.send_note`, with its value.
+            on_lost: Called with each rank that is lost, as soon as that is noticed. With it this
+                run goes on without lost ranks as if the world had ``on_lost="continue"``.
+            until: Where the run goes on when ranks are lost: called about twenty times a second in
+                this thread, with what has come so far. Once it returns true, ranks that are left
+                get ``grace`` seconds to return, and are lost otherwise. None stands for a
+                ``timeout`` without progress; with ``until``, only that ends ranks that hang.
+            grace: Seconds.
 
         Returns:
-            The return value of each rank, in rank order.
+            The return value of each rank, in rank order, and which ranks were lost.
 
         Raises:
-            UsageError: The number of arguments is neither zero nor the world size.
+            UsageError: The number of arguments is neither zero nor the world size, or an argument
+                of this call is wrong.
             WorldError: A rank raised, was lost, or made no progress. After a mere exception on
                 ranks that all replied, the world can be used again; otherwise it is closed.
         """
         check_function(function)
         if timeout is not None:
             check_seconds("timeout", timeout)
-        on_rank = partial(Rank.run, function=function, world_size=self.world_size)
-        return self._order(f"run {name_of(function)}", on_rank, args, timeout, on_progress, on_note)
-
-    def attempt(
-        self, function: Callable[..., Any], *args: Any, awaited: Sequence[int], seconds: float
-    ) -> Outcome:
-        """Run a function as `run` does where only some ranks will reply, and close the world.
-
-        Args:
-            function: As for `run`.
-            *args: As for `run`.
-            awaited: The ranks that should reply.
-            seconds: How long they may take.
-
-        Returns:
-            The replies within that time.
-        """
+        check_seconds("grace", grace)
         on_rank = partial(Rank.run, function=function, world_size=self.world_size)
         what = f"run {name_of(function)}"
-        orders = self._pack(on_rank, args, what)
-        try:
+        if on_lost is None and not self._goes_on:
+            return self._order(what, on_rank, args, timeout, on_progress, on_note)
+
+        def tell(status: RankStatus) -> None:
+            if self._recorder is not None:
+                record_failure(self._recorder, status.post_mortem)
+            if on_lost is not None:
+                on_lost(status)
+
+        with self._turn_for(what, on_rank, args) as orders:
+            run = TolerantRun(
+                self._channel, orders, on_progress, on_note, launcher=self._launcher,
+                directory=self._directory, watch=self._watch, tell=tell,
+                start_seconds=self._start_seconds, start_by=self._start_by,
+            )  # fmt: skip
             with self._recorded(what):
-                return self._channel.carry_out(orders, seconds, awaited=awaited)
-        finally:
+                is_left = run.go_on(until, grace, timeout or self.timeout)
+        if is_left:
+            self._channel.dismiss(1)
+        if is_left or (run.results.lost and self._joined):  # such a group can't be left in order
             self._abandon()
+        elif run.results.lost:
+            self.close()
+        return run.results
+
+    @property
+    def address(self) -> str | None:
+        """The address of this host by which the ranks reach it; None if all are on this host."""
+        return None if self._hosts.shared else self._hosts.leader
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a rank that is lost is started again."""
+        return self._launcher.restarts
+
+    def look_at(self, rank: int) -> RankStatus | None:
+        """Return what a rank is doing, and None if it has not reported; for ``until`` of `run`."""
+        if (hello := self._channel.hellos.get(rank)) is None:
+            return None
+        status = RankStatus(rank, hello)
+        self._launcher.examine(self._directory, [status])
+        return status
 
 
 def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:

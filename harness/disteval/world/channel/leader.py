@@ -15,7 +15,6 @@ from disteval.world.channel.connection import (
     address_of_other_end,
     bound_waits,
     process_at_other_end,
-    why_unreachable,
     write_address,
 )
 from disteval.world.channel.listener import Listener
@@ -28,12 +27,10 @@ from disteval.world.channel.messages import (
     Note,
     Order,
     Progress,
-    Reply,
     receive,
     send,
     unpacked,
 )
-from disteval.world.channel.outcome import Outcome
 
 OnProgress = Callable[[int, int, int | None], None]
 """Called by the leader with a rank, the samples it has done, and the samples of its shard."""
@@ -44,8 +41,6 @@ OnNote = Callable[[int, Any], None]
 _POLL_SECONDS = 0.1
 _LONGEST_SECONDS = 3600.0
 _NEXT_SECONDS = 0.1  # that a second rank may be frozen before an order
-# After the first failure the others get this long to reply, so that the report is complete.
-_GRACE_SECONDS = 1.0
 
 
 class Channel:
@@ -67,6 +62,7 @@ class Channel:
         """Listen for the ranks, see `Listener`, and write the address to the directory."""
         self._listener = Listener(directory, host, self._world_size, port, key)
         write_address(directory, self._listener.address)
+        self._selector.register(self._listener, selectors.EVENT_READ)
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
@@ -81,29 +77,15 @@ class Channel:
         while len(self._connections) < self._world_size and not give_up():
             for hello, connection in self._admit(_POLL_SECONDS):
                 self._add(hello, connection)
+        self._selector.unregister(self._listener)
         self._listener.close()
+        self._listener = None
         return len(self._connections) == self._world_size
 
     def take_in(self, inside: Sequence[Connection]) -> None:
         """Take the connections of ranks that are threads of this process."""
         for connection in inside:
             self._add(receive(connection), connection)
-
-    def newcomers(self, seconds: float = 0.0) -> list[int]:
-        """Take in the ranks that have connected since the last call, and return them.
-
-        A rank that is known already replaces the one of before, which is lost.
-        """
-        found = []
-        for hello, connection in self._admit(seconds):
-            if (before := self._connections.pop(hello.rank, None)) is not None:
-                self.hellos.pop(hello.rank)
-                with contextlib.suppress(KeyError):  # it was lost, and is registered no more
-                    self._selector.unregister(before)
-                before.close()
-            self._add(hello, connection)
-            found.append(hello.rank)
-        return found
 
     def _admit(self, seconds: float) -> Iterator[tuple[Hello, Connection]]:
         assert self._listener is not None
@@ -125,60 +107,18 @@ class Channel:
         self._connections[hello.rank] = connection
         self._selector.register(connection, selectors.EVENT_READ, hello.rank)
 
-    def carry_out(
-        self,
-        orders: Sequence[Order],
-        timeout: float,
-        on_progress: OnProgress | None = None,
-        on_note: OnNote | None = None,
-        awaited: Sequence[int] | None = None,
-    ) -> Outcome:
-        """Send each rank its order, and wait for the replies.
-
-        Args:
-            orders: One a rank, in rank order.
-            timeout: Seconds without a reply, a progress message or a note until the deadline.
-            on_progress: Called with each progress message.
-            on_note: Called with each note.
-            awaited: The ranks whose replies are waited for, where other ranks are meant to fail.
-                None waits for all, and only a moment longer once one has failed.
-        """
-        self._send(orders, timeout)
-        outcome = Outcome(self._world_size)
-        deadline = time.monotonic() + timeout
-        grace_given = awaited is not None
-        wanted = set(self._connections if awaited is None else awaited)
-        while wanted.intersection(outcome.late()):
-            left = deadline - time.monotonic()
-            # Without time left too: this process may have been stopped while replies came.
-            for rank, message in self.received(max(left, 0.0)):
-                if isinstance(message, OSError | EOFError):
-                    # One that is frozen within a message is late.
-                    if not isinstance(message, BlockingIOError):
-                        outcome.lost.append(rank)
-                        outcome.unreachable[rank] = why_unreachable(message, self.hellos[rank].host)
-                    continue
-                if isinstance(message, Reply):
-                    outcome.replies[rank], outcome.arrived[rank] = message, time.monotonic_ns()
-                else:
-                    self.take(rank, message, on_progress, on_note)
-                if isinstance(message, (Reply, Progress, Note)) and not outcome.failed:
-                    deadline = time.monotonic() + timeout
-            if outcome.failed and not grace_given:
-                grace_given = True
-                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-            if left <= 0 and deadline <= time.monotonic():
-                break
-        return outcome
-
-    def received(self, seconds: float) -> Iterator[tuple[int, Any]]:
+    def poll(self, seconds: float) -> Iterator[tuple[int, Any]]:
         """Wait so long for messages, and yield each with its rank.
 
-        The last of a rank that is lost, or frozen within a message, is the error of receiving.
+        The first of a rank that connects after the start is its `Hello`; it replaces a rank of that
+        number, which is lost. The last of a rank that is lost, or frozen within a message, is the
+        error of receiving.
         """
         self._check_open()
         # epoll takes at most 24 days.
         for key, _ in self._selector.select(min(seconds, _LONGEST_SECONDS)):
+            if key.fileobj is self._listener:
+                continue
             self._check_open()
             try:
                 message = receive(self._connections[key.data])
@@ -186,6 +126,15 @@ class Channel:
                 self._selector.unregister(key.fileobj)
                 message = error
             yield key.data, message
+        self._check_open()
+        for hello, connection in self._admit(0.0) if self._listener else ():
+            if (before := self._connections.pop(hello.rank, None)) is not None:
+                self.hellos.pop(hello.rank)
+                with contextlib.suppress(KeyError):  # it was lost, and is registered no more
+                    self._selector.unregister(before)
+                before.close()
+            self._add(hello, connection)
+            yield hello.rank, hello
 
     def _check_open(self) -> None:
         if self._selector.get_map() is None:  # it was closed by a callback, or by another thread
@@ -221,15 +170,19 @@ class Channel:
         return answers
 
     def order(self, rank: int, order: Order, seconds: float) -> None:
-        """Send one rank an order; waits within its messages are limited to so many seconds."""
-        with contextlib.suppress(OSError):  # as in `_send`
+        """Send one rank an order; waits within its messages are limited to so many seconds.
+
+        A rank that is lost or frozen is noticed when its reply is received.
+        """
+        self._limit = 0.0
+        with contextlib.suppress(OSError):
             bound_waits(self._connections[rank], seconds)
             send(self._connections[rank], order)
 
-    def _send(self, orders: Sequence[Order], timeout: float) -> None:
+    def order_all(self, orders: Sequence[Order], timeout: float) -> None:
+        """Send each rank its order, as `order` does."""
         limit = timeout
         for rank, connection in self._connections.items():
-            # A rank that is lost or frozen is noticed when its reply is received.
             with contextlib.suppress(OSError):
                 if limit != self._limit:
                     bound_waits(connection, limit)

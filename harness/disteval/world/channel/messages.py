@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
-from disteval.errors import UsageError, WorldError, describe_error
+from disteval.errors import HarnessError, UsageError, WorldError, describe_error
 
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest order or reply; 1 GiB."""
@@ -94,6 +96,16 @@ class Reply(NamedTuple):
     message: str = ""
     frames: Sequence[Frame] = ()
 
+    @property
+    def exception(self) -> Exception | None:
+        """The exception, as far as it could be pickled; None without one."""
+        if self.error is None:
+            return None
+        try:
+            return cast(Exception, pickle.loads(self.error))
+        except Exception as error:  # its class can't be unpickled; its traceback says what it was
+            return HarnessError(f"an exception that can't be rebuilt here ({error})")
+
 
 class Examine(NamedTuple):
     """Ask a rank what ranks of its host are doing, as their `RankStatus` tells.
@@ -159,6 +171,20 @@ def unpacked(data: bytes, name: str, in_step: bool = False) -> Any:
             f"that pickle can rebuild",
             in_step=in_step,
         ) from error
+
+
+def failed(error: Exception, since: TracebackType | None) -> Reply:
+    """Return the reply of a rank that raised an exception, from a call in its traceback on."""
+    trace = "".join(traceback.format_exception(type(error), error, since))
+    calls = [Frame(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(since)]
+    lines = "".join(traceback.format_exception_only(error)).splitlines()
+    # A SyntaxError begins with its place.
+    begin = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), 0)
+    try:
+        data = bytes(cloudpickle.dumps(error))
+    except Exception:  # an exception may hold anything; its traceback is sent as text all the same
+        data = None
+    return Reply(None, data, trace, "\n".join(lines[begin:]), calls[::-1])
 
 
 def send(connection: Connection, message: Any) -> None:

@@ -1,0 +1,282 @@
+"""One order under way on the ranks of a world, and what comes of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from disteval.errors import WorldError
+from disteval.world.channel.connection import why_unreachable
+from disteval.world.channel.leader import Channel, OnNote, OnProgress
+from disteval.world.channel.messages import Hello, Note, Order, Progress, Reply, unpacked
+from disteval.world.launchers import Launcher
+from disteval.world.postmortem import RankStatus
+
+# After the first failure the others get this long to reply, so that the report is complete.
+_GRACE_SECONDS = 1.0
+_TICK_SECONDS = 0.05
+_LOOK_SECONDS = 0.5  # between two looks at processes that have not reported
+_MESSAGE_SECONDS = 5.0  # that a rank may be frozen within a message
+
+
+class Results(list[Any]):
+    """What a function returned on each rank, in rank order; None for a rank that did not return.
+
+    Attributes:
+        returned: The ranks that returned.
+        lost: What is known of each rank that was lost, in the order in which that was noticed; one
+            that came back and was lost again is there twice.
+    """
+
+    def __init__(self, values: Iterable[Any], returned: Iterable[int]) -> None:
+        super().__init__(values)
+        self.returned = set(returned)
+        self.lost: list[RankStatus] = []
+
+
+class Run:
+    """An order in lock step, which fails with the first rank that raises or is lost.
+
+    Args:
+        channel: The connections to the ranks.
+        orders: One a rank, in rank order.
+        on_progress: Called with each progress message.
+        on_note: Called with each note.
+
+    Attributes:
+        replies: The replies, by rank.
+        lost: The ranks that were lost, in the order in which that was noticed, with how the network
+            to their hosts failed; an empty text if it did not.
+        arrived: When each reply was received, as of `time.monotonic_ns`.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        orders: Sequence[Order],
+        on_progress: OnProgress | None = None,
+        on_note: OnNote | None = None,
+    ) -> None:
+        self.replies: dict[int, Reply] = {}
+        self.lost: dict[int, str] = {}
+        self.arrived: dict[int, int] = {}
+        self._channel, self._orders = channel, orders
+        self._on_progress, self._on_note = on_progress, on_note
+
+    def carry_out(self, timeout: float) -> None:
+        """Send the orders, and wait until every rank has replied.
+
+        Args:
+            timeout: Seconds without a reply, a progress message or a note until the deadline.
+        """
+        self._channel.order_all(self._orders, timeout)
+        deadline, grace_given = time.monotonic() + timeout, False
+        while len(self.replies.keys() | self.lost.keys()) < len(self._orders):
+            left = deadline - time.monotonic()
+            # Without time left too: this process may have been stopped while replies came.
+            for rank, message in self._channel.poll(max(left, 0.0)):
+                self.take(rank, message)
+                if isinstance(message, (Reply, Progress, Note)) and not self.failed:
+                    deadline = time.monotonic() + timeout
+            if self.failed and not grace_given:
+                grace_given = True
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+            if left <= 0 and deadline <= time.monotonic():
+                break
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank was lost or raised."""
+        return bool(self.lost) or any(reply.trace for reply in self.replies.values())
+
+    @property
+    def in_step(self) -> bool:
+        """Whether every rank replied, with a value or with an exception."""
+        return len(self.replies) == len(self._orders) and not self.lost
+
+    def finish(self) -> Results:
+        """Return the value of each rank, once every rank has returned one."""
+        ranks = range(len(self._orders))
+        values = [self.replies[rank].value or b"" for rank in ranks]
+        return Results(
+            [unpacked(v, f"what rank {r} returned", in_step=True) for r, v in enumerate(values)],
+            ranks,
+        )
+
+    def take(self, rank: int, message: Any) -> None:
+        """Take a message of a rank, or the error of receiving one."""
+        if isinstance(message, (EOFError, OSError)):
+            self.lose(rank, message)
+        elif isinstance(message, Reply):
+            self.arrived[rank] = time.monotonic_ns()
+            self.reply(rank, message)
+        else:
+            self._channel.take(rank, message, self._on_progress, self._on_note)
+
+    def reply(self, rank: int, reply: Reply) -> None:
+        """Take a reply."""
+        self.replies[rank] = reply
+
+    def lose(self, rank: int, error: Exception) -> None:
+        """Take notice that nothing more can be received from a rank, and why."""
+        if not isinstance(error, BlockingIOError):  # one that is frozen within a message is late
+            self.lost[rank] = why_unreachable(error, self._channel.hellos[rank].host)
+
+
+class TolerantRun(Run):
+    """An order that goes on without ranks that are lost, and is given to those that come later.
+
+    Args:
+        channel: As for `Run`.
+        orders: As for `Run`.
+        on_progress: As for `Run`.
+        on_note: As for `Run`.
+        launcher: Says how ranks were lost, and examines them.
+        directory: The control directory.
+        watch: Called with each rank that reports.
+        tell: Called with each rank that is lost, as soon as that is noticed.
+        start_seconds: How long ranks may take to report before they are told as late.
+        start_by: When that has passed, on the monotonic clock.
+
+    Attributes:
+        results: What has come of it so far.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        orders: Sequence[Order],
+        on_progress: OnProgress | None,
+        on_note: OnNote | None,
+        *,
+        launcher: Launcher,
+        directory: Path,
+        watch: Callable[[int], None],
+        tell: Callable[[RankStatus], None],
+        start_seconds: float,
+        start_by: float,
+    ) -> None:
+        super().__init__(channel, orders, on_progress, on_note)
+        self.results = Results([None] * len(orders), ())
+        self._launcher, self._directory = launcher, directory
+        self._watch, self._tell = watch, tell
+        self._start_seconds, self._start_by = start_seconds, start_by
+        self._there: set[int] = set()  # that have their order, and neither replied nor were lost
+        self._awaited = {*range(len(orders))}  # that have not reported yet
+        self._next_look = 0.0
+        self._late = False
+        self._heard = time.monotonic()
+
+    def go_on(self, until: Callable[[Results], bool] | None, grace: float, timeout: float) -> bool:
+        """Go on until no rank is left, or until ``until`` is true and ``grace`` has passed.
+
+        Args:
+            until: As for `World.run`.
+            grace: As for `World.run`.
+            timeout: Seconds of silence that end it without ``until``.
+
+        Returns:
+            Whether ranks are left that have not returned.
+        """
+        deadline, is_over = math.inf, False
+        for rank in [*self._channel.hellos]:
+            self._begin(rank)
+        while self._is_needed(is_over):
+            for rank, message in self._channel.poll(_TICK_SECONDS):
+                self._heard = time.monotonic()
+                self.take(rank, message)
+            self._look_for_the_missing()
+            if not is_over and (until(self.results) if until else self._is_silent(timeout)):
+                is_over, deadline = True, time.monotonic() + grace
+            if time.monotonic() > deadline:
+                break
+        is_left = bool(self._there or self._awaited)
+        self._give_up(grace)
+        return is_left
+
+    def _is_needed(self, is_over: bool) -> bool:
+        if self._there:
+            return True
+        if is_over:
+            # Ranks that somebody else started would look for their leader for a minute.
+            return self._launcher.attached and bool(self._awaited)
+        may_come_back = self._launcher.restarts and len(self.results.returned) < len(self._orders)
+        return bool(self._awaited) or may_come_back
+
+    def _is_silent(self, timeout: float) -> bool:
+        """Return whether no rank has sent anything for so long, of ranks that should be there."""
+        starting = self._awaited and not self._late
+        return not starting and time.monotonic() - self._heard > timeout
+
+    def take(self, rank: int, message: Any) -> None:
+        """See `Run.take`; a rank may also report, perhaps not for the first time."""
+        if isinstance(message, Hello):
+            if rank in self._there:  # its connection was replaced before it was seen to close
+                self._lose(rank, "another process took its place")
+            self._launcher.reported(rank)
+            self._watch(rank)
+            self._begin(rank)
+        else:
+            super().take(rank, message)
+
+    def _begin(self, rank: int) -> None:
+        self._awaited.discard(rank)
+        self._there.add(rank)
+        self._channel.order(rank, self._orders[rank], _MESSAGE_SECONDS)
+
+    def reply(self, rank: int, reply: Reply) -> None:
+        """See `Run.reply`."""
+        if reply.value is None:
+            self._lose(rank, "", reply)
+            return
+        try:
+            self.results[rank] = unpacked(reply.value, "what it returned")
+        except WorldError as error:
+            self._lose(rank, str(error))
+        else:
+            self.results.returned.add(rank)
+            self._there.discard(rank)
+
+    def lose(self, rank: int, error: Exception) -> None:
+        """See `Run.lose`."""
+        if rank in self._there:  # and has not replied before
+            host = self._channel.hellos[rank].host
+            self._lose(rank, why_unreachable(error, host) or self._launcher.how_lost(rank))
+
+    def _lose(self, rank: int, how: str, reply: Reply | None = None) -> None:
+        self._there.discard(rank)
+        self._awaited.discard(rank)
+        status = RankStatus(rank, self._channel.hellos.get(rank), reply, end=how)
+        self._launcher.examine(self._directory, [status])
+        self._note(status)
+
+    def _note(self, status: RankStatus) -> None:
+        self.results.lost.append(status)
+        self._tell(status)
+
+    def _give_up(self, grace: float) -> None:
+        """Note what the ranks were doing that did not return in time."""
+        for rank in [] if self._late else sorted(self._awaited):
+            self._note(RankStatus(rank, end="had not reported before the end"))
+        found = [RankStatus(rank, self._channel.hellos[rank]) for rank in sorted(self._there)]
+        self._launcher.examine(self._directory, found)
+        for status in found:
+            status.end = "" if status.stopped else f"had not returned {grace:g} s after the end"
+            self._note(status)
+
+    def _look_for_the_missing(self) -> None:
+        """Note ranks whose processes ended before they reported, or that are late."""
+        now = time.monotonic()
+        if not self._awaited or now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        for rank in sorted(self._awaited):
+            if how := self._launcher.how_ended(rank):
+                self._lose(rank, f"{how}, before it reported")
+        if not self._late and now > self._start_by:
+            self._late = True
+            for rank in sorted(self._awaited):
+                self._note(RankStatus(rank, end=f"did not report within {self._start_seconds:g} s"))
