@@ -2,7 +2,8 @@
 
 Each process that evaluates, or lends leases, writes to one file of its own, and only to its end:
 records, each with its length and a digest. A record that was not written to its end is as if it
-were not there. A run begins with a file that has all that earlier runs have left; when it is whole
+were not there. It holds values that are read without running any code, see `disteval.plain`. A run
+begins with a file that has all that earlier runs have left; when it is whole
 the older files count no more, nor does what a process of an earlier run, which was thought to be
 lost, may still write to its own.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import re
 import secrets
 import struct
@@ -40,6 +40,7 @@ from disteval.errors import LedgerError, UsageError
 from disteval.files import FolderLock, sync_folder, whose
 from disteval.identity import differences
 from disteval.metrics.totals import fold_totals
+from disteval.plain import dumps, is_pickled, loads
 
 FOLD_BYTES = 64 << 20
 """When states take more than this, those that are sums are added up."""
@@ -49,7 +50,8 @@ PREDICTIONS = "the folder of predictions"
 
 _log = logging.getLogger("disteval.ledger")
 _NAME = re.compile(r"\.?ledger-(\d{6,})-([0-9a-f]{16})\.log")
-_MAGIC = b"disteval ledger 3\n"
+_VERSION = 4
+_MAGIC = b"disteval ledger %d\n" % _VERSION
 _HEAD = struct.Struct("<Q16s")
 _PATIENCE_SECONDS = 10.0  # hosts of a network file system learn of a new file after some seconds
 _OTHER = "give the folder of a ledger, or one that is empty or new"
@@ -89,6 +91,13 @@ class Part(NamedTuple):
     def plain(self) -> tuple[Any, ...]:
         """Return the part without its classes, which a small message has no room for."""
         return tuple(self._replace(certificate=tuple(self.certificate)))  # type: ignore[arg-type]
+
+
+_RECORDS: dict[str, list[type]] = {
+    "run": [int, str], "begun": [], "seen": [], "settings": [dict], "since": [str],
+    "part": [Part], "result": [bytes],
+}  # fmt: skip
+"""The kinds of records, and the types of their values."""
 
 
 def merged(parts: Sequence[Part]) -> list[Part]:
@@ -171,7 +180,13 @@ class Log:
 
         Raises:
             LedgerError: It can't be written. Nothing of it is kept.
+            UsageError: Its states had to be pickled, see `disteval.metrics.totals.check_kept`.
         """
+        if self.path is not None and is_pickled(part.states):
+            raise UsageError(
+                "a metric keeps values that the ledger does not hold; see docs/leases.md for those "
+                "that it does, or leave the ledger out"
+            )
         self.write("part", part)
 
     def write(self, *record: Any) -> None:
@@ -334,8 +349,12 @@ class Ledger:
             self._size = self._bound = sum(len(each.states) for each in self._parts)
 
     def finish(self, result: bytes) -> None:
-        """Write the result of the evaluation, which later runs find at once."""
-        self.log.write("result", result)
+        """Write the result of the evaluation, which later runs find at once.
+
+        One that had to be pickled is not written: they compute it again of all parts.
+        """
+        if not is_pickled(result):
+            self.log.write("result", result)
 
     def remove(self) -> None:
         """Remove the files, which are needed no more."""
@@ -466,10 +485,10 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
             if len(version) < len(begin):
                 raise UsageError(
                     f"the ledger {path} has version {version.decode(errors='replace').strip()}, "
-                    f"and this release of disteval knows version 3; use the release that wrote it, "
-                    f"or give another folder"
+                    f"and this release of disteval knows version {_VERSION}; use the release that "
+                    f"wrote it, or give another folder"
                 )
-            raise UsageError(f"{path} is not a ledger of disteval; {_OTHER}")
+            raise _no_ledger(path)
         while head := file.read(_HEAD.size):
             if len(head) < _HEAD.size:
                 return
@@ -483,7 +502,22 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
                     path, file.tell() - length,
                 )  # fmt: skip
                 return
-            yield pickle.loads(data)
+            try:
+                record = loads(data)
+                kind, *values = record
+                told = [*map(type, values)] == _RECORDS[kind]
+            except (LookupError, TypeError, ValueError) as error:
+                raise _no_ledger(path) from error
+            if told and kind in ("part", "result"):
+                held = values[0].states if kind == "part" else values[0]
+                told = type(held) is bytes and not is_pickled(held)
+            if not told:
+                raise _no_ledger(path)
+            yield record
+
+
+def _no_ledger(path: Path) -> UsageError:
+    return UsageError(f"{path} is not a ledger of disteval; {_OTHER}")
 
 
 def _write_whole(file: BinaryIO, data: bytes) -> None:
@@ -494,7 +528,7 @@ def _write_whole(file: BinaryIO, data: bytes) -> None:
 
 
 def _sealed(record: tuple[Any, ...]) -> bytes:
-    data = pickle.dumps(record, protocol=5)
+    data = dumps(record)
     return _HEAD.pack(len(data), blake2b(data, digest_size=16).digest()) + data
 
 

@@ -13,11 +13,24 @@ import pytest
 from disteval import Leases, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import AUROC, Accuracy
+from disteval.plain import dumps, loads
 from disteval.world import World
 
 from suites.helpers.needs import needs
 
 pytestmark = needs("torch")
+
+
+def test_tensors_keep_their_types_and_all_bits() -> None:
+    import torch
+
+    for dtype in (torch.bfloat16, torch.float64, torch.bool, torch.complex64, torch.uint8):
+        for shape in ((), (0, 3), (2, 3)):
+            tensor = (torch.rand(shape) * 5).to(dtype)
+            again = loads(dumps([tensor]))[0]
+            assert (again.dtype, again.shape) == (dtype, tensor.shape)
+            assert again.tolist() == tensor.tolist()
+
 
 RANK = """
 import json, os, signal, sys, time

@@ -19,7 +19,15 @@ from disteval.evaluation.agreement import agree
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.schedules import Leases, evaluation_of
 from disteval.evaluation.task import Task
-from disteval.evaluation.work import Progress, Target, Work, finish, reporting, run
+from disteval.evaluation.work import (
+    Progress,
+    Target,
+    Work,
+    finish,
+    outcome_of,
+    reporting,
+    run,
+)
 from disteval.host import this_machine
 from disteval.identity import held_by_all
 from disteval.leases.book import Lease
@@ -45,7 +53,7 @@ class Borrowed:
     def __init__(self, work: Work, source: Source, borrower: Borrower, turns: int = 1) -> None:
         self._turns = turns
         self._work, self._source, self._borrower = work, source, borrower
-        self.rank, self.seen = borrower.rank, 0
+        self.rank, self.seen, self.is_kept = borrower.rank, 0, borrower.is_kept
         self._lease = Lease(-1, 0, 0)
         self._unit: int | None = None
 
@@ -66,7 +74,7 @@ class Borrowed:
             raise error
         told = finished.report
         return evaluation_of(
-            work, pickle.loads(finished.value), 0, 0, told.resumed, begin, told.ranks, told
+            work, outcome_of(finished.value), 0, 0, told.resumed, begin, told.ranks, told
         )
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:

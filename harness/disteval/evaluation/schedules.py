@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import pickle
 import signal
 import threading
 import time
@@ -14,8 +13,6 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import cloudpickle
 
 from disteval import traces
 from disteval.arguments import check_choice, check_count
@@ -28,9 +25,10 @@ from disteval.data.sources import Indexed, Shards
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, outlive, raise_failure
 from disteval.evaluation.result import Evaluation, coverage_of
-from disteval.evaluation.work import Outcome, Work, finish, reporting, run
+from disteval.evaluation.work import Outcome, Work, finish, outcome_of, reporting, run
 from disteval.identity import held_by_all
 from disteval.ledger import Ledger, Log, Part, merged, open_ledger, stored_of
+from disteval.plain import packed
 
 if TYPE_CHECKING:
     from disteval.leases.messages import LeaseReport
@@ -61,9 +59,10 @@ class Fixed:
         self._result: bytes | None = None
         self._since = ""
         self._parts: list[Part] = []
+        self.is_kept = ledger is not None or isinstance(work.target, Predictions)
         self._begin = self._last = time.monotonic()
         try:
-            if ledger is not None or isinstance(work.target, Predictions):
+            if self.is_kept:
                 self._open(ledger)
             self._source = work.source()
             self._stack.callback(self._source.close)
@@ -78,7 +77,7 @@ class Fixed:
         with self._stack:
             begin = time.perf_counter()
             if self._result is not None:
-                outcome, padded, compared = pickle.loads(self._result), 0, 0
+                outcome, padded, compared = outcome_of(self._result), 0, 0
             else:
                 total = self._total()
                 with reporting(self._work.progress, self.rank, total) as report:
@@ -207,7 +206,7 @@ class Fixed:
                 stored = [] if self._ledger is None else self._ledger.stored
                 outcome = finish(self._work, [*stored, *parts])
                 if self._backend.world_size > 1 or self._ledger is not None:
-                    data = cloudpickle.dumps(outcome)
+                    data = packed(outcome)
                 if self._ledger is not None:
                     self._ledger.finish(data)
             except Exception as caught:  # the other ranks wait for this one
@@ -224,8 +223,7 @@ class Fixed:
             raise told
         if self._ledger is not None and self._ledger.is_hidden:
             self._ledger.remove()  # the result is in the folder of predictions
-        found: Outcome = pickle.loads(data) if outcome is None else outcome
-        return found
+        return outcome_of(data) if outcome is None else outcome
 
 
 @contextmanager

@@ -44,8 +44,15 @@ from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates, check_rows
 from disteval.identity import describe, describe_model, is_whole
 from disteval.ledger import PREDICTIONS, Part, all_repeatable, lengths_of
-from disteval.metrics.totals import begin_totals, check_own, compute_totals, take_totals
+from disteval.metrics.totals import (
+    begin_totals,
+    check_kept,
+    check_own,
+    compute_totals,
+    take_totals,
+)
 from disteval.outputs import OUTPUTS
+from disteval.plain import unpacked
 
 _log = logging.getLogger("disteval")
 
@@ -235,10 +242,12 @@ class Schedule(Protocol):
     Attributes:
         rank: The rank.
         seen: The number of samples that it has evaluated, padding included.
+        is_kept: Whether what is committed is written to a disk.
     """
 
     rank: int
     seen: int
+    is_kept: bool
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield units that are committed together at the latest, each with whether it counts."""
@@ -330,6 +339,7 @@ def run(
         write = write and recorder.timed(write, "data", "write")
     done = _Done(work, schedule.rank)
     place, ids, is_whole = "starting", np.zeros(0, np.int64), True
+    is_first = True
     try:
         check_own(work.task.metrics)
         place = "reading"
@@ -348,6 +358,10 @@ def run(
                                 is_whole = False  # until metrics and predictions have the batch
                                 place = ""
                                 add(outputs, batch.real, ids)
+                                if is_first and schedule.is_kept:
+                                    place = "metrics"
+                                    check_kept(work.task.metrics)
+                                is_first = False
                                 place = "predictions"
                                 if write is not None:
                                     write(ids, outputs, batch.real)
@@ -430,6 +444,22 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
         files = [file for part in parts for file in part.files]
         complete(work.target, work.task.name, files, size, proved)
     return Outcome(results, size, proved.contents, all_repeatable(parts))
+
+
+def outcome_of(data: bytes) -> Outcome:
+    """Return the outcome that a rank, or an earlier run, has packed.
+
+    Raises:
+        UsageError: It has values of a class that this run does not know.
+    """
+    try:
+        found: Outcome = unpacked(data)
+    except ValueError as error:
+        raise UsageError(
+            f"the result can't be read: {error}; import that class where the task is made, or "
+            f"remove the ledger, if this is the result of an earlier run"
+        ) from error
+    return found
 
 
 def _target(value: Target) -> Predictions | GatheredPredictions | None:

@@ -13,8 +13,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from disteval import traces
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
@@ -38,6 +36,7 @@ from disteval.leases.messages import (
     pickled_error,
 )
 from disteval.ledger import Part
+from disteval.plain import packed
 from disteval.world.channel.connection import Address, bound_waits, connect
 
 Compute = Callable[[Sequence[Part]], Any]
@@ -68,6 +67,7 @@ class Borrower:
     Attributes:
         rank: The number of this rank.
         attempt: Which attempt at the lease this one is, from 1 up.
+        is_kept: Whether what it commits is written to a disk.
         stored: What earlier runs have evaluated, without states and files.
         units: The number of units that these have left, which the caller finds.
     """
@@ -175,7 +175,7 @@ class Borrower:
                 is_last = message.is_last
         try:
             with traces.span("metric", "compute"):
-                value = cloudpickle.dumps(compute(parts))
+                value = packed(compute(parts))
             check_size(value, "the metrics' results", "have a metric write its result to a file")
             result = Result(value)
         except Exception as error:
@@ -274,7 +274,7 @@ class Borrower:
             connection.close()
             raise UsageError(answer.what)
         assert isinstance(answer, Welcome)
-        self.rank, self._timeout, self._is_alone, self.stored = answer
+        self.rank, self._timeout, self._is_alone, self.is_kept, self.stored = answer
         self._hello = self._hello._replace(rank=answer.rank)
         bound_waits(connection, self._timeout)
         self._joined += 1

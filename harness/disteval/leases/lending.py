@@ -144,7 +144,8 @@ class Lending:
             member.mailbox, member.heard, member.waits = mailbox, now, False
             member.has_result = False
             self.members.on_event(Event("back", rank, member.name))
-        member.send(Welcome(rank, self._timeout, self._size == 1, self._stored))
+        is_kept = self._ledger is not None and self._ledger.run.folder is not None
+        member.send(Welcome(rank, self._timeout, self._size == 1, is_kept, self._stored))
         return member
 
     def take(self, member: Member, message: Any, now: float) -> None:

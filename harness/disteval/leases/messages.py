@@ -52,12 +52,14 @@ class Welcome(NamedTuple):
         rank: The number of the rank.
         timeout: The seconds of silence that are allowed.
         alone: Whether it holds its leases alone, and may leave one in the middle.
+        is_kept: Whether what it commits is written to a disk.
         stored: What earlier runs have evaluated, without states and files.
     """
 
     rank: int
     timeout: float
     alone: bool
+    is_kept: bool
     stored: tuple[Part, ...]
 
 
@@ -104,7 +106,7 @@ class Unwanted(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result, or the exception that computing it raised; both are pickled."""
+    """The result, see `disteval.plain.packed`, or the pickled exception of computing it."""
 
     value: bytes | None
     error: bytes | None = None
@@ -169,7 +171,7 @@ class LeaseReport(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The end of the evaluation: its result or its error, both pickled."""
+    """The end of the evaluation: its result or its error, as in `Result`."""
 
     value: bytes | None
     error: bytes | None

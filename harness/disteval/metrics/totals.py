@@ -6,7 +6,6 @@ place, and compute over all states in the order of the data set, as one rank wou
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -20,10 +19,11 @@ from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.arrays import Array
 from disteval.metrics.base import BaseMetric, SummableMetric
 from disteval.metrics.state import add_sums, as_array
+from disteval.plain import dumps, packed, unpacked
 
 _SMALL = 4096
 """Sums up to this number travel as they are."""
-_SUMS, _WITH_STATES = b"+", b"."  # the first byte
+_SUMS, _WITH_STATES = b"+", b"."  # the first byte, unless they are pickled
 
 Total = tuple[int, Any, list[tuple[int, Any]]]
 """The rows of a summable metric and their sums; the place of each part and its state of others."""
@@ -74,6 +74,20 @@ def check_own(metrics: Mapping[str, BaseMetric]) -> None:
                 f"the metric {name!r} is one object that several threads evaluate with; make the "
                 f"metrics on each rank, in the function that calls evaluate"
             )
+
+
+def check_kept(metrics: Mapping[str, BaseMetric]) -> None:
+    """Raise UsageError, with the name of a metric, if a ledger can't keep what it has added."""
+    for name, metric in metrics.items():
+        try:
+            dumps(metric._state())
+        except TypeError as error:
+            raise UsageError(
+                f"the metric {name!r} keeps {error}, and a ledger, as beside predictions, holds "
+                f"numbers, text, bytes, NumPy's arrays, torch's tensors of the CPU, and tuples, "
+                f"lists, sets, dicts, named tuples and data classes of them, since reading it must "
+                f"run no code; give _extend such entries, or leave ledger and predictions out"
+            ) from None
 
 
 def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> bytes:
@@ -137,13 +151,13 @@ def _pack(totals: Mapping[str, Total]) -> bytes:
                 sums = SparseSums(sums.shape, places, sums.ravel()[places])
         small[name] = rows, sums, states
     has_states = any(states for _, _, states in totals.values())
-    return (_WITH_STATES if has_states else _SUMS) + pickle.dumps(small, protocol=5)
+    return packed(small, _WITH_STATES if has_states else _SUMS)
 
 
 def _add_up(parts: Iterable[bytes]) -> dict[str, Total]:
     totals: dict[str, Total] = {}
     for part in parts:
-        for name, (rows, sums, states) in pickle.loads(memoryview(part)[1:]).items():
+        for name, (rows, sums, states) in unpacked(part).items():
             others, total, all_states = totals.get(name, (0, None, []))
             all_states.extend(states)
             totals[name] = rows + others, _add(total, sums), all_states
