@@ -293,14 +293,16 @@ def test_hundreds_of_ranks_as_threads() -> None:
         assert world.run(gather, *range(200))[1][1] == list(range(200))
 
 
-@pytest.mark.parametrize("backend", ["threads", SOCKETS])
-def test_more_ranks_than_open_files_are_refused_at_once_with_the_limit(backend: str) -> None:
+@pytest.mark.parametrize(("backend", "more"), [("threads", 0), (SOCKETS, 0), (SOCKETS, 100_000)])
+def test_more_ranks_than_open_files_are_refused_at_once_with_the_limit(
+    backend: str, more: int
+) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = len(list(Path("/dev/fd").iterdir())) + 30
+    few = len(list(Path("/dev/fd").iterdir())) + 50
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
     try:
         with pytest.raises(WorldError, match=r"open files.*`ulimit -n`"):
-            World(backend, 50)
+            World(backend, few + more)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 

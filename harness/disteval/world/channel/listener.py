@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import selectors
 import socket
@@ -37,12 +38,18 @@ class Listener:
         address: The address on which it listens, with the key.
 
     Raises:
-        WorldError: It can't listen at that address.
+        WorldError: It can't listen at that address, or not for so many ranks.
     """
 
     def __init__(
         self, directory: Path, host: str | None, world_size: int, port: int = 0, key: bytes = b""
     ) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY and world_size > limit:  # before any rank is started
+            raise WorldError(
+                f"{world_size} ranks need a connection to the leader each, which may have {limit} "
+                f"open files; start fewer ranks, or raise the limit with `ulimit -n`"
+            )
         self._key = key or secrets.token_bytes(32)
         self._most = world_size + _MOST_STRANGERS
         self._visitors: dict[Visitor, None] = {}  # the oldest first
