@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from disteval.data.contents import is_on
 
 if TYPE_CHECKING:
-    from disteval.leases.messages import LeaseReport
+    from disteval.world.channel.messages import LeaseReport
 
 Coverage = Literal["exact", "by index"]
 """What was proved, see `Evaluation`."""

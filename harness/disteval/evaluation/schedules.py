@@ -31,7 +31,7 @@ from disteval.ledger import Ledger, Log, Part, merged, open_ledger, stored_of
 from disteval.plain import packed
 
 if TYPE_CHECKING:
-    from disteval.leases.messages import LeaseReport
+    from disteval.world.channel.messages import LeaseReport
 
 _log = logging.getLogger("disteval")
 

@@ -8,7 +8,7 @@ from disteval.leases.book import Book, Counts, Lease
 from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
-from disteval.leases.messages import LeaseReport
+from disteval.world.channel.messages import LeaseReport
 
 __all__ = [
     "Book",

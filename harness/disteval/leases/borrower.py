@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 import socket
 import time
@@ -16,28 +15,29 @@ from typing import Any
 from disteval import traces
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
-from disteval.leases.messages import (
-    MAX_MESSAGE_BYTES,
+from disteval.ledger import Part
+from disteval.plain import packed
+from disteval.world.channel.connection import Address, bound_waits, connect
+from disteval.world.channel.messages import (
     Ask,
     Collect,
     Collected,
     Commit,
     Failed,
     Finished,
-    Hello,
+    Join,
+    Joined,
     Lend,
     Ping,
-    Progress,
     Refused,
     Result,
     Unwanted,
-    Welcome,
+    Working,
     check_size,
     pickled_error,
+    receive,
+    send,
 )
-from disteval.ledger import Part
-from disteval.plain import packed
-from disteval.world.channel.connection import Address, bound_waits, connect
 
 Compute = Callable[[Sequence[Part]], Any]
 """A function of all that was committed to the result."""
@@ -82,7 +82,7 @@ class Borrower:
         patience: float = 0.0,
     ) -> None:
         self._place = place
-        self._hello = Hello(
+        self._request = Join(
             rank,
             secrets.token_bytes(16),
             socket.gethostname(),
@@ -123,7 +123,7 @@ class Borrower:
         now = time.monotonic()
         if now - self._told >= _PROGRESS_SECONDS:
             self._told = now
-            self._send(Progress(lease.number, done))
+            self._send(Working(lease.number, done))
 
     def is_wanted(self, lease: Lease) -> bool:
         """Return whether no other rank was first with the lease; it never waits."""
@@ -143,7 +143,7 @@ class Borrower:
         Raises:
             UsageError: It is too large for a message.
         """
-        what = f"the bytes of the metrics' state over units {lease.start} to {lease.stop - 1}"
+        what = f"the metrics' state over units {lease.start} to {lease.stop - 1}"
         check_size(part.states, what, "use metrics that follow from sums, or a smaller batch_size")
         self._commit = Commit(lease.number, part, waited)
         self._send(self._commit)
@@ -155,7 +155,7 @@ class Borrower:
         self._send(self._failure)
 
     def finish(self, compute: Compute) -> Finished:
-        """Wait for the end of the evaluation, and compute its result if this rank is lent it."""
+        """Pong for the end of the evaluation, and compute its result if this rank is lent it."""
         while not isinstance(self._end, Finished):
             if self._end is not None:
                 self._compute(self._end, compute)
@@ -224,13 +224,12 @@ class Borrower:
         if isinstance(self._end, Finished):
             return
         try:
-            data = pickle.dumps(message, protocol=5)
-            self._connection.send_bytes(data)
+            send(self._connection, message)
         except OSError as error:
             self._rejoin(error)
 
     def _receive(self) -> Any:
-        return pickle.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
+        return receive(self._connection)
 
     def _rejoin(self, error: Exception) -> None:
         """Connect again, unless the lender's last message was the end of the evaluation."""
@@ -262,8 +261,8 @@ class Borrower:
         connection = connect(self._place, patience)
         try:
             bound_waits(connection, 60.0)
-            connection.send_bytes(pickle.dumps(self._hello, protocol=5))
-            answer = pickle.loads(connection.recv_bytes(MAX_MESSAGE_BYTES))
+            send(connection, self._request)
+            answer = receive(connection)
         except (EOFError, OSError) as error:
             connection.close()
             raise WorldError(
@@ -273,9 +272,9 @@ class Borrower:
         if isinstance(answer, Refused):
             connection.close()
             raise UsageError(answer.what)
-        assert isinstance(answer, Welcome)
+        assert isinstance(answer, Joined)
         self.rank, self._timeout, self._is_alone, self.is_kept, self.stored = answer
-        self._hello = self._hello._replace(rank=answer.rank)
+        self._request = self._request._replace(rank=answer.rank)
         bound_waits(connection, self._timeout)
         self._joined += 1
         return connection

@@ -17,9 +17,9 @@ from disteval.leases.book import Counts
 from disteval.leases.lending import Lending
 from disteval.leases.mailbox import Mailbox
 from disteval.leases.members import Member, OnEvent
-from disteval.leases.messages import Finished, Hello, LeaseReport
 from disteval.world.channel.connection import Address
 from disteval.world.channel.listener import Listener
+from disteval.world.channel.messages import Finished, Join, LeaseReport
 
 _log = logging.getLogger("disteval.leases")
 _TICK_SECONDS = 0.25
@@ -27,7 +27,7 @@ _HELLO_SECONDS = 30.0  # in which the first message of a rank must have arrived
 
 
 class _Guest:
-    """A connection whose rank is not known before its Hello."""
+    """A connection whose rank is not known before its Join."""
 
     def __init__(self, mailbox: Mailbox, now: float) -> None:
         self.mailbox = mailbox
@@ -124,7 +124,7 @@ class Lender:
         return self._lending.outcome
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for the end of the evaluation; return whether it has ended."""
+        """Pong so long for the end of the evaluation; return whether it has ended."""
         return self._ended.wait(seconds)
 
     def fail(self, error: Exception) -> None:
@@ -237,10 +237,10 @@ class Lender:
             if guest.member is not None:
                 self._lending.take(guest.member, message, now)
                 return True
-            if isinstance(message, Hello):
+            if isinstance(message, Join):
                 guest.member = self._lending.join(message, guest.mailbox, now)
                 return True
-            self._part(guest, "it sent another message before its Hello", now)
+            self._part(guest, "it sent another message before its Join", now)
         except HarnessError:  # the ledger can't be written
             raise
         except Exception as error:

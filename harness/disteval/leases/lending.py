@@ -16,28 +16,28 @@ from disteval.identity import differences
 from disteval.leases.book import Book, Counts
 from disteval.leases.mailbox import Mailbox
 from disteval.leases.members import Event, Member, Members, OnEvent
-from disteval.leases.messages import (
+from disteval.ledger import Ledger, Part, merged, open_ledger
+from disteval.outputs import OUTPUTS, largest_gap
+from disteval.world.channel.messages import (
     Ask,
     Collect,
     Collected,
     Commit,
     Failed,
     Finished,
-    Hello,
+    Join,
+    Joined,
     LeaseReport,
     Lend,
     Ping,
-    Progress,
+    Pong,
     Refused,
     Result,
     Unwanted,
-    Wait,
-    Welcome,
+    Working,
     encode,
     pickled_error,
 )
-from disteval.ledger import Ledger, Part, merged, open_ledger
-from disteval.outputs import OUTPUTS, largest_gap
 
 _log = logging.getLogger("disteval.leases")
 _PARTS_BYTES = 1 << 23  # of states in one message, unless a single part has more
@@ -115,27 +115,27 @@ class Lending:
             since=self._ledger.since if self._ledger is not None and self._resumed else "",
         )
 
-    def join(self, hello: Hello, mailbox: Mailbox, now: float) -> Member | None:
+    def join(self, join: Join, mailbox: Mailbox, now: float) -> Member | None:
         """Take a rank in, or again; return None if it was refused."""
         if self._ledger is None and self.outcome is None:
-            self._open(hello)
+            self._open(join)
         known = self.members.by_rank
-        rank = self.members.free_rank() if hello.rank is None else hello.rank
+        rank = self.members.free_rank() if join.rank is None else join.rank
         member = known.get(rank)
-        refusal = self._why_not(hello, member, rank, now)
-        if not refusal and (error := self._difference_of(hello, rank)) is not None:
+        refusal = self._why_not(join, member, rank, now)
+        if not refusal and (error := self._difference_of(join, rank)) is not None:
             self.fail(error)  # nobody knows which rank is right
             refusal = str(error)
         if refusal:
             mailbox.send(encode(Refused(refusal)))
             return None
-        if member is None or member.token != hello.token:
+        if member is None or member.token != join.token:
             if member is not None and member.mailbox is not None:
                 # Its host has vanished, so that its connection does not end.
                 silence = f"was silent for {now - member.heard:.0f} s"
                 self.drop(member, f"{silence}, and another process took its place", now)
             before = member
-            member = Member(rank, rank - rank % self._size, hello, mailbox, now)
+            member = Member(rank, rank - rank % self._size, join, mailbox, now)
             known[rank] = member
             if before is not None and self._size > 1:  # the others of its group stay without leases
                 member.failure = before.failure
@@ -145,7 +145,7 @@ class Lending:
             member.has_result = False
             self.members.on_event(Event("back", rank, member.name))
         is_kept = self._ledger is not None and self._ledger.run.folder is not None
-        member.send(Welcome(rank, self._timeout, self._size == 1, is_kept, self._stored))
+        member.send(Joined(rank, self._timeout, self._size == 1, is_kept, self._stored))
         return member
 
     def take(self, member: Member, message: Any, now: float) -> None:
@@ -155,7 +155,7 @@ class Lending:
         self.members.note_heard(member, now)
         group = member.rank // self._size
         if isinstance(message, Ping):
-            member.send(Wait())
+            member.send(Pong())
         elif isinstance(message, Ask):
             member.waits = True
             self._begin(message.units)
@@ -163,7 +163,7 @@ class Lending:
                 self._waiting.setdefault(group)
                 if self._book is not None:  # of a lease that another group committed first, too
                     self._book.give_up(member.holder)
-        elif isinstance(message, Progress):
+        elif isinstance(message, Working):
             if self._book is not None:
                 self._book.progress(member.holder, now, message.done)
         elif isinstance(message, Commit):
@@ -176,6 +176,8 @@ class Lending:
             member.send(_collected(self._ledger.parts, message.start))
             if self._book is not None:
                 self._book.progress(member.holder, now)
+        else:
+            raise TypeError(f"a {type(message).__name__}")
 
     def drop(self, member: Member, why: str, now: float) -> None:
         """Note that a rank is lost with its connection, with which the lender parts."""
@@ -233,11 +235,11 @@ class Lending:
                 self._ledger.remove()  # the result is in the folder of predictions
             self._ledger.close()
 
-    def _open(self, hello: Hello) -> None:
+    def _open(self, join: Join) -> None:
         """Open the ledger with the record of the first rank."""
-        self._units = hello.units
-        self._settings = {**hello.settings, "the number of batches": str(hello.units)}
-        record = dict(hello.record)
+        self._units = join.units
+        self._settings = {**join.settings, "the number of batches": str(join.units)}
+        record = dict(join.record)
         if self._size > 1:  # the ranks of a group may have parts of a model, whose outputs differ
             self._settings.pop(OUTPUTS, None)
             record.pop(OUTPUTS, None)
@@ -266,19 +268,19 @@ class Lending:
                 )
             )
 
-    def _why_not(self, hello: Hello, member: Member | None, rank: int, now: float) -> str:
+    def _why_not(self, join: Join, member: Member | None, rank: int, now: float) -> str:
         """Return why a rank can't take part; nothing if it can."""
         if (
             member is not None
             and member.mailbox is not None
-            and member.token != hello.token
+            and member.token != join.token
             and now - member.heard <= self._timeout
         ):
             return (
-                f"{member.name} takes part already, and process {hello.pid} on {hello.host} says "
+                f"{member.name} takes part already, and process {join.pid} on {join.host} says "
                 f"that it is rank {rank}, too; start each rank once"
             )
-        here = {**hello.settings, "the number of batches": str(hello.units)}
+        here = {**join.settings, "the number of batches": str(join.units)}
         known = dict(self._settings)
         for name in (CONTENTS, OUTPUTS):
             if known.get(name) and here.get(name):
@@ -286,11 +288,11 @@ class Lending:
         told = differences(known, here, "on the first rank", f"on rank {rank}")
         return told and f"ranks do not evaluate the same thing: {told}"
 
-    def _difference_of(self, hello: Hello, rank: int) -> UsageError | None:
+    def _difference_of(self, join: Join, rank: int) -> UsageError | None:
         """Return the error of a rank that has other samples or another model than the first."""
 
         def texts(name: str) -> dict[int, str]:
-            return {0: self._settings.get(name, ""), rank: hello.settings.get(name, "")}
+            return {0: self._settings.get(name, ""), rank: join.settings.get(name, "")}
 
         if (error := difference(texts(CONTENTS))) is not None:
             return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import socket
 import struct
 import termios
@@ -11,7 +12,8 @@ from collections import deque
 from multiprocessing.connection import Connection
 from typing import Any
 
-from disteval.leases.messages import MAX_MESSAGE_BYTES, decode
+from disteval.errors import describe_error
+from disteval.world.channel.messages import MAX_MESSAGE_BYTES
 
 _READ_BYTES = 1 << 18
 _HEAD = struct.Struct("!i")
@@ -114,5 +116,8 @@ class Mailbox:
                 break
             data = bytes(self._incoming[_HEAD.size : end])
             del self._incoming[:end]
-            found.append(decode(data))
+            try:
+                found.append(pickle.loads(data))
+            except Exception as error:  # of a rank with another release
+                raise ValueError(f"bytes that are no message ({describe_error(error)})") from error
         return found

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from disteval.errors import RankError, WorldError
 from disteval.leases.book import Counts, Lease
 from disteval.leases.mailbox import Mailbox
-from disteval.leases.messages import Commit, Hello, encode
+from disteval.world.channel.messages import Commit, Join, encode
 
 _log = logging.getLogger("disteval.leases")
 _REMEDY = "give a longer Leases(timeout=…) (on the command line, --timeout)"
@@ -51,9 +51,9 @@ class Member:
         has_result: Whether it was sent the end of the evaluation.
     """
 
-    def __init__(self, rank: int, holder: int, hello: Hello, mailbox: Mailbox, now: float) -> None:
-        self.rank, self.holder, self.token = rank, holder, hello.token
-        self.name = f"rank {rank} (process {hello.pid} on {hello.host})"
+    def __init__(self, rank: int, holder: int, join: Join, mailbox: Mailbox, now: float) -> None:
+        self.rank, self.holder, self.token = rank, holder, join.token
+        self.name = f"rank {rank} (process {join.pid} on {join.host})"
         self.mailbox: Mailbox | None = mailbox
         self.heard = now
         self.waits = False

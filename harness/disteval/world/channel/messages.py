@@ -1,20 +1,27 @@
-"""The messages that a leader and its ranks exchange, and how a value is pickled into one."""
+"""All messages between a leader, or a lender of leases, and its ranks, and their size.
+
+In leases a rank speaks first: it is answered, and never has to read in the middle of its work.
+"""
 
 from __future__ import annotations
 
 import pickle
+import struct
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import cloudpickle
 
 from disteval.errors import HarnessError, UsageError, WorldError, describe_error
 
+if TYPE_CHECKING:
+    from disteval.ledger import Part
+
 MAX_MESSAGE_BYTES = 1 << 30
-"""The largest order or reply; 1 GiB."""
+"""The largest message; 1 GiB."""
 
 MAX_VALUE_BYTES = 1 << 20
 """The largest value that a rank can publish; values are addresses and identifiers, not data."""
@@ -132,6 +139,161 @@ class Dismissal(NamedTuple):
     exit_code: int = 0
 
 
+class Join(NamedTuple):
+    """The first message of a rank that borrows leases, also when it has connected again.
+
+    Attributes:
+        rank: The rank; None asks for a number that no rank has.
+        token: What tells this rank from another process with the same number.
+        host: The name of its host.
+        pid: Its process.
+        settings: What must be equal on all ranks, by name.
+        units: The number of units of the whole evaluation.
+        record: What must be equal in the ledger, by name.
+    """
+
+    rank: int | None
+    token: bytes
+    host: str
+    pid: int
+    settings: Mapping[str, str]
+    units: int
+    record: Mapping[str, str]
+
+
+class Joined(NamedTuple):
+    """The answer to a Join.
+
+    Attributes:
+        rank: The number of the rank.
+        timeout: The seconds of silence that are allowed.
+        alone: Whether it holds its leases alone, and may leave one in the middle.
+        is_kept: Whether what it commits is written to a disk.
+        stored: What earlier runs have evaluated, without states and files.
+    """
+
+    rank: int
+    timeout: float
+    alone: bool
+    is_kept: bool
+    stored: tuple[Part, ...]
+
+
+class Refused(NamedTuple):
+    """The answer to a Join of a rank that can't take part, and the reason."""
+
+    what: str
+
+
+class Ask(NamedTuple):
+    """The rank wants a lease of so many units, or the result; it is answered when one is there."""
+
+    units: int
+
+
+class Ping(NamedTuple):
+    """The rank waits for an answer, and wants to know whether the lender is there."""
+
+
+class Pong(NamedTuple):
+    """The answer to a Ping."""
+
+
+class Lend(NamedTuple):
+    """The rank holds this lease now; ``attempt`` counts the ranks that have held it."""
+
+    number: int
+    start: int
+    stop: int
+    attempt: int
+
+
+class Working(NamedTuple):
+    """The rank has finished so many units of its lease."""
+
+    number: int
+    done: int
+
+
+class Unwanted(NamedTuple):
+    """Another rank was first with this lease."""
+
+    number: int
+
+
+class Result(NamedTuple):
+    """The result, see `disteval.plain.packed`, or the pickled exception of computing it."""
+
+    value: bytes | None
+    error: bytes | None = None
+
+
+class Commit(NamedTuple):
+    """The rank has finished its lease, which amounts to a part, or is the result.
+
+    It has waited so many seconds for its first batch where it reads ahead.
+    """
+
+    number: int
+    made: Part | Result
+    waited: float = 0.0
+
+
+class Failed(NamedTuple):
+    """The rank raised an exception at a unit, if it was at one, and takes no more leases."""
+
+    unit: int | None
+    what: str
+
+
+class Collect(NamedTuple):
+    """The rank, which holds the result, wants the parts from this one on."""
+
+    start: int
+
+
+class Collected(NamedTuple):
+    """The answer to Collect: some of the parts, and whether they are the last ones."""
+
+    parts: Sequence[Part]
+    is_last: bool
+
+
+class LeaseReport(NamedTuple):
+    """What happened to the leases of an evaluation.
+
+    Attributes:
+        ranks: The number of ranks that took part.
+        committed: The number of leases that count.
+        resumed: The number of samples in leases that an earlier run had committed.
+        lost: The ranks that were lost, and how each was; one that came back is among them.
+        failed: The ranks that raised an exception, and which.
+        repeated: The number of units that were evaluated once more than needed.
+        copies: The number of leases that were lent to a second rank at the same time.
+        difference: The largest difference between what ranks that joined computed for the same
+            samples; None if that is not known.
+        since: When the first of the earlier runs began; nothing if they have left nothing.
+    """
+
+    ranks: int = 0
+    committed: int = 0
+    resumed: int = 0
+    lost: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    repeated: int = 0
+    copies: int = 0
+    difference: float | None = None
+    since: str = ""
+
+
+class Finished(NamedTuple):
+    """The end of the evaluation: its result or its error, as in `Result`."""
+
+    value: bytes | None
+    error: bytes | None
+    report: LeaseReport
+
+
 def packed(value: Any, name: str = "") -> bytes:
     """Pickle a value for an order or a reply, functions and classes of scripts included.
 
@@ -148,12 +310,21 @@ def packed(value: Any, name: str = "") -> bytes:
             f"{name} can't be pickled, as it must be to reach the ranks: {describe_error(error)}; "
             f"make locks, open files and connections in the function instead"
         ) from error
+    check_size(data, name or "an order or a reply", "send less at a time")
+    return data
+
+
+def check_size(data: bytes, what: str, remedy: str) -> None:
+    """Check that bytes fit into a message.
+
+    Raises:
+        UsageError: They don't; it says what they are, and what to do.
+    """
     if len(data) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         raise UsageError(
-            f"{len(data)} bytes are too many for one order or reply; "
-            f"it holds up to {MAX_MESSAGE_BYTES}"
+            f"{what}: {len(data)} bytes are too many for one message, which holds up to "
+            f"{MAX_MESSAGE_BYTES}; {remedy}"
         )
-    return data
 
 
 def unpacked(data: bytes, name: str, in_step: bool = False) -> Any:
@@ -185,6 +356,22 @@ def failed(error: Exception, since: TracebackType | None) -> Reply:
     except Exception:  # an exception may hold anything; its traceback is sent as text all the same
         data = None
     return Reply(None, data, trace, "\n".join(lines[begin:]), calls[::-1])
+
+
+def pickled_error(error: Exception) -> bytes:
+    """Pickle an exception, or one with its description if its class can't be rebuilt elsewhere."""
+    try:
+        data = bytes(cloudpickle.dumps(error))
+        pickle.loads(data)
+    except Exception:  # of whatever the class does
+        return pickle.dumps(HarnessError(describe_error(error)))
+    return data
+
+
+def encode(message: Any) -> bytes:
+    """Return a message as `multiprocessing.connection.Connection` sends it, length first."""
+    data = pickle.dumps(message, protocol=5)
+    return struct.pack("!i", len(data)) + data
 
 
 def send(connection: Connection, message: Any) -> None:
