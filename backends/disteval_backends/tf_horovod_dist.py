@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import horovod.tensorflow as hvd
 import numpy as np
@@ -77,29 +76,12 @@ class TFHorovodDist(BytesBaseDistBackend):
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         # Parts begin at multiples of the alignment, and no rank gives an empty tensor.
         lengths = [size // ALIGNMENT * ALIGNMENT + ALIGNMENT for size in sizes]
-        array = _aligned_copy(mine, lengths[self.rank])
-        # Through DLPack a tensor shares the array's memory.
-        tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-        memory = _memory_of(hvd.allgather(tensor, name="disteval"))
+        padded = np.empty(lengths[self.rank], dtype=np.uint8)
+        padded[: len(mine)] = np.frombuffer(mine, dtype=np.uint8)
+        gathered = hvd.allgather(tf.constant(padded), name="disteval")
+        memory = np.array(gathered).data  # a copy, because what the tensor has is read-only
         starts = accumulate(lengths[:-1], initial=0)
         return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-
-
-def _aligned_copy(data: Buffer, size: int) -> Any:
-    """Copy bytes to the front of an array of ``size`` bytes whose memory TensorFlow can share."""
-    memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    array = memory[start : start + size]
-    array[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-    return array
-
-
-def _memory_of(tensor: tf.Tensor) -> memoryview:
-    """Return the memory of a uint8 tensor that nothing else uses, writable, without a copy."""
-    array = np.asarray(tensor)  # shares the memory, but calls it read-only
-    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-    memory.held_by = tensor  # type: ignore[attr-defined]  # the tensor lives as long as its memory
-    return memoryview(memory).cast("B")
 
 
 def _serve(host: str, world_size: int) -> RendezvousHTTPServer:
