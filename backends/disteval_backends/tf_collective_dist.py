@@ -11,10 +11,7 @@ import tensorflow as tf
 from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import UsageError
 
-from disteval_backends._deadline import Deadline
 from disteval_backends._host_arrays import Bytes, HostArrayDist
-
-_START_SECONDS = 60.0
 
 
 class TFCollectiveDist(HostArrayDist):
@@ -22,13 +19,13 @@ class TFCollectiveDist(HostArrayDist):
 
     library: ClassVar[str] = "tensorflow-cpu"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        joins_again=No("TensorFlow's server keeps the workers of the first group")
+        bounded_waits=No("TensorFlow's own timeout aborts the process in the end"),
+        joins_again=No("TensorFlow's server keeps the workers of the first group"),
     )
 
     _strategy: ClassVar[Any] = None
     _rank: ClassVar[int] = 0
     _gather: ClassVar[Any] = None
-    _deadline: ClassVar[Any] = None
     _was_in_a_group: ClassVar[bool] = False
 
     @classmethod
@@ -49,8 +46,8 @@ class TFCollectiveDist(HostArrayDist):
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec({"worker": workers}), task_type="worker", task_id=rank
             ),
-            # TensorFlow's own timeout is not used: it keeps a thread asleep for each collective
-            # until the timeout has passed, and aborts the process when there are thousands.
+            # No timeout: TensorFlow keeps a thread asleep for each collective until the timeout
+            # has passed, and aborts the process when there are thousands.
             tf.distribute.experimental.CommunicationOptions(
                 implementation=tf.distribute.experimental.CommunicationImplementation.RING,
             ),
@@ -58,15 +55,13 @@ class TFCollectiveDist(HostArrayDist):
         cls._rank = rank
         cls._gather = staticmethod(_gather_with(cls._strategy))
         if world_size > 1:
-            _begin(cls._gather, max(rendezvous.timeout, _START_SECONDS))
-        cls._deadline = Deadline(rendezvous.timeout, _abort)
+            # Trace the graph and connect the workers, so that no later collective waits for that.
+            cls._gather(tf.zeros([1], tf.int32))
 
     @classmethod
     def finalize_process(cls) -> None:
         """Forget the strategy; TensorFlow ends its server with the process."""
-        if cls._deadline is not None:
-            cls._deadline.close()
-        cls._strategy = cls._gather = cls._deadline = None
+        cls._strategy = cls._gather = None
 
     @property
     def is_initialized(self) -> bool:
@@ -85,28 +80,8 @@ class TFCollectiveDist(HostArrayDist):
 
     def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
         # TensorFlow cannot gather bytes: four of them travel as an int32.
-        with self._deadline:
-            gathered = self._gather(tf.constant(tensor.view(np.int32))).numpy()
+        gathered = self._gather(tf.constant(tensor.view(np.int32))).numpy()
         return list(gathered.view(np.uint8).reshape(self.world_size, len(tensor)))
-
-
-def _begin(gather: Callable[[Any], Any], seconds: float) -> None:
-    """Trace the graph and connect the workers, so that no later collective waits for that."""
-    deadline = Deadline(seconds, _abort)
-    try:
-        with deadline:
-            gather(tf.zeros([1], tf.int32))
-    finally:
-        deadline.close()
-
-
-def _abort() -> None:
-    """End the collective that this process waits in with an error, and all later ones too."""
-    from tensorflow.python.eager import context
-
-    context.context().abort_collective_ops(
-        tf.errors.DEADLINE_EXCEEDED, "a rank did not come to this collective in time"
-    )
 
 
 def _gather_with(strategy: Any) -> Callable[[Any], Any]:
