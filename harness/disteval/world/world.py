@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -16,14 +17,16 @@ from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
 from disteval.text import name_of
 from disteval.traces.folder import Trace
+from disteval.traces.place import Offset, own_clock
 from disteval.world.channel.leader import OnNote, OnProgress
-from disteval.world.clocks import compare_clocks
 from disteval.world.environment import OuterWorld, refuse_worlds_of_each
 from disteval.world.group import WorkerGroup
 from disteval.world.launchers import Launcher, OuterLauncher, get_launcher
 from disteval.world.postmortem import RankStatus, record_failure
 from disteval.world.rank import Rank
 from disteval.world.run import Results, Run, TolerantRun
+
+_CLOCK_ROUNDS = 8
 
 BACKEND_SECONDS = 86_400.0
 """Seconds that a backend may wait for another rank by default: a day."""
@@ -130,20 +133,29 @@ class World(WorkerGroup):
             raise
 
     def _compare_clocks(self) -> None:
-        """Measure the offsets of other hosts' clocks, before any rank records a time."""
-        if self._place is not None:
-            place = pickle.loads(self._place)
-            self._place = None
-            offsets = compare_clocks(self._read_clocks)
-            self._place = pickle.dumps(place._replace(offsets=offsets))
+        """Measure the offsets of other hosts' clocks, before any rank records a time.
 
-    def _read_clocks(self) -> tuple[list[tuple[str, int]], dict[int, int]]:
-        orders = self._pack(Rank.read_clock, (), "")
-        run = Run(self._channel, orders)
-        run.carry_out(self.timeout)
-        if run.failed or not run.in_step:
-            raise self._failure("compare clocks", run, self.timeout)
-        return run.finish(), run.arrived
+        By Cristian's method (Distributed Computing 3, 1989): a rank has read its clock somewhere
+        between the order and the reply, so its time is that of the middle, and wrong by at most
+        half of the round trip. The shortest of several round trips is taken.
+        """
+        if self._place is None:
+            return
+        place, self._place = pickle.loads(self._place), None
+        offsets: dict[int, Offset] = {}
+        for turn in range(_CLOCK_ROUNDS):
+            if turn and not offsets:  # one machine has one clock
+                break
+            run = Run(self._channel, self._pack(Rank.read_clock, (), ""))
+            sent = time.monotonic_ns()
+            run.carry_out(self.timeout)
+            if run.failed or not run.in_step:
+                raise self._failure("compare clocks", run, self.timeout)
+            for rank, (clock, theirs) in enumerate(run.finish()):
+                error = (run.arrived[rank] - sent) // 2
+                if clock != own_clock() and (rank not in offsets or error < offsets[rank].error):
+                    offsets[rank] = Offset(sent + error - theirs, error, "round trips")
+        self._place = pickle.dumps(place._replace(offsets=offsets))
 
     @classmethod
     def lead(
