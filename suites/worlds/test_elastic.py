@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,31 @@ def test_the_others_return_when_ranks_are_lost() -> None:
     assert [call.function for call in hung.frames] == ["work"]
     assert [type(one.error) for one in told if one.error is not None] == [ValueError]
     assert not any(map(is_running, pids))
+
+
+def outlive(_: Any, pid_of_first: Path) -> int:
+    """Reply first and end a moment later, or wait for the rank that does."""
+    try:
+        with pid_of_first.open("x") as file:
+            file.write(f"{os.getpid()}\n")
+    except FileExistsError:
+        assert wait_for(lambda: pid_of_first.read_text().endswith("\n"), SECONDS)
+        assert wait_for(lambda: not is_running(int(pid_of_first.read_text())), SECONDS)
+    else:
+        threading.Timer(0.1, os._exit, [3]).start()
+    return os.getpid()
+
+
+def test_a_rank_that_ends_after_its_reply_is_lost_in_the_next_run(tmp_path: Path) -> None:
+    with World(None, 2, launcher="local", on_lost="continue") as world:
+        pids = world.run(outlive, *[tmp_path / "pid"] * 2)
+        assert (pids.returned, pids.lost) == ({0, 1}, [])
+        found = world.run(lambda _: os.getpid(), timeout=SECONDS)
+        assert not world.is_open
+    [lost] = found.lost
+    assert lost.hello is not None and str(lost.hello.pid) == (tmp_path / "pid").read_text().strip()
+    assert "status 3" in lost.how
+    assert [found[rank] for rank in found.returned] == [pids[1 - lost.rank]]
 
 
 def test_all_ranks_may_be_lost() -> None:

@@ -69,7 +69,7 @@ class WorkerGroup:
         _groups.add(self)
         self._turn = threading.Lock()
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
-        self._channel = Channel(world_size)
+        self._channel = Channel(world_size, replaces=elastic)
         self._place: bytes | None = None  # pickled once, because each order has it
         self._recorder: Recorder | None = None
         if (folder := as_folder(trace)) is not None:

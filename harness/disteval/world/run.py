@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disteval.errors import WorldError
 from disteval.world.channel.connection import why_unreachable
 from disteval.world.channel.leader import Channel, OnNote, OnProgress
 from disteval.world.channel.messages import Hello, Note, Order, Progress, Reply, unpacked
-from disteval.world.launchers import Launcher
-from disteval.world.postmortem import RankStatus
+from disteval.world.postmortem import RankStatus, record_failure
+
+if TYPE_CHECKING:
+    from disteval.world.group import WorkerGroup
 
 # After the first failure the others get this long to reply, so that the report is complete.
 _GRACE_SECONDS = 1.0
@@ -73,6 +74,8 @@ class Run:
             timeout: Seconds without a reply, a progress message or a note until the deadline.
         """
         self._channel.order_all(self._orders, timeout)
+        for rank, error in self._channel.gone.items():  # since an earlier order
+            self.lose(rank, error)
         deadline, grace_given = time.monotonic() + timeout, False
         while len(self.replies.keys() | self.lost.keys()) < len(self._orders):
             left = deadline - time.monotonic()
@@ -130,16 +133,11 @@ class TolerantRun(Run):
     """An order that goes on without ranks that are lost, and is given to those that come later.
 
     Args:
-        channel: As for `Run`.
+        group: The ranks.
         orders: As for `Run`.
         on_progress: As for `Run`.
         on_note: As for `Run`.
-        launcher: Says how ranks were lost, and examines them.
-        directory: The control directory.
-        watch: Called with each rank that reports.
-        tell: Called with each rank that is lost, as soon as that is noticed.
-        start_seconds: How long ranks may take to report before they are told as late.
-        start_by: When that has passed, on the monotonic clock.
+        on_lost: Called with each rank that is lost, as soon as that is noticed.
 
     Attributes:
         results: What has come of it so far.
@@ -147,23 +145,15 @@ class TolerantRun(Run):
 
     def __init__(
         self,
-        channel: Channel,
+        group: WorkerGroup,
         orders: Sequence[Order],
         on_progress: OnProgress | None,
         on_note: OnNote | None,
-        *,
-        launcher: Launcher,
-        directory: Path,
-        watch: Callable[[int], None],
-        tell: Callable[[RankStatus], None],
-        start_seconds: float,
-        start_by: float,
+        on_lost: Callable[[RankStatus], None] | None,
     ) -> None:
-        super().__init__(channel, orders, on_progress, on_note)
+        super().__init__(group._channel, orders, on_progress, on_note)
         self.results = Results([None] * len(orders), ())
-        self._launcher, self._directory = launcher, directory
-        self._watch, self._tell = watch, tell
-        self._start_seconds, self._start_by = start_seconds, start_by
+        self._group, self._launcher, self._on_lost = group, group._launcher, on_lost
         self._there: set[int] = set()  # that have their order, and neither replied nor were lost
         self._awaited = {*range(len(orders))}  # that have not reported yet
         self._next_look = 0.0
@@ -217,7 +207,7 @@ class TolerantRun(Run):
             if rank in self._there:  # its connection was replaced before it was seen to close
                 self._lose(rank, "another process took its place")
             self._launcher.reported(rank)
-            self._watch(rank)
+            self._group._watch(rank)
             self._begin(rank)
         else:
             super().take(rank, message)
@@ -225,7 +215,9 @@ class TolerantRun(Run):
     def _begin(self, rank: int) -> None:
         self._awaited.discard(rank)
         self._there.add(rank)
-        self._channel.order(rank, self._orders[rank], _MESSAGE_SECONDS)
+        self._channel.send(rank, self._orders[rank], _MESSAGE_SECONDS)
+        if (error := self._channel.gone.get(rank)) is not None:  # since an earlier order
+            self.lose(rank, error)
 
     def reply(self, rank: int, reply: Reply) -> None:
         """See `Run.reply`."""
@@ -250,19 +242,22 @@ class TolerantRun(Run):
         self._there.discard(rank)
         self._awaited.discard(rank)
         status = RankStatus(rank, self._channel.hellos.get(rank), reply, end=how)
-        self._launcher.examine(self._directory, [status])
+        self._launcher.examine(self._group._directory, [status])
         self._note(status)
 
     def _note(self, status: RankStatus) -> None:
         self.results.lost.append(status)
-        self._tell(status)
+        if self._group._recorder is not None:
+            record_failure(self._group._recorder, status.post_mortem)
+        if self._on_lost is not None:
+            self._on_lost(status)
 
     def _give_up(self, grace: float) -> None:
         """Note what the ranks were doing that did not return in time."""
         for rank in [] if self._late else sorted(self._awaited):
             self._note(RankStatus(rank, end="had not reported before the end"))
         found = [RankStatus(rank, self._channel.hellos[rank]) for rank in sorted(self._there)]
-        self._launcher.examine(self._directory, found)
+        self._launcher.examine(self._group._directory, found)
         for status in found:
             status.end = "" if status.stopped else f"had not returned {grace:g} s after the end"
             self._note(status)
@@ -276,7 +271,8 @@ class TolerantRun(Run):
         for rank in sorted(self._awaited):
             if how := self._launcher.how_ended(rank):
                 self._lose(rank, f"{how}, before it reported")
-        if not self._late and now > self._start_by:
+        if not self._late and now > self._group._start_by:
             self._late = True
+            within = f"within {self._group._start_seconds:g} s"
             for rank in sorted(self._awaited):
-                self._note(RankStatus(rank, end=f"did not report within {self._start_seconds:g} s"))
+                self._note(RankStatus(rank, end=f"did not report {within}"))

@@ -22,7 +22,7 @@ from disteval.world.channel.leader import OnNote, OnProgress
 from disteval.world.environment import OuterWorld, refuse_worlds_of_each
 from disteval.world.group import WorkerGroup
 from disteval.world.launchers import Launcher, OuterLauncher, get_launcher
-from disteval.world.postmortem import RankStatus, record_failure
+from disteval.world.postmortem import RankStatus
 from disteval.world.rank import Rank
 from disteval.world.run import Results, Run, TolerantRun
 
@@ -313,19 +313,8 @@ class World(WorkerGroup):
         what = f"run {name_of(function)}"
         if on_lost is None and not self._goes_on:
             return self._order(what, on_rank, args, timeout, on_progress, on_note)
-
-        def tell(status: RankStatus) -> None:
-            if self._recorder is not None:
-                record_failure(self._recorder, status.post_mortem)
-            if on_lost is not None:
-                on_lost(status)
-
         with self._turn_for(what, on_rank, args) as orders:
-            run = TolerantRun(
-                self._channel, orders, on_progress, on_note, launcher=self._launcher,
-                directory=self._directory, watch=self._watch, tell=tell,
-                start_seconds=self._start_seconds, start_by=self._start_by,
-            )  # fmt: skip
+            run = TolerantRun(self, orders, on_progress, on_note, on_lost)
             with self._recorded(what):
                 is_left = run.go_on(until, grace, timeout or self.timeout)
         if is_left:

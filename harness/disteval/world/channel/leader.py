@@ -6,7 +6,7 @@ import contextlib
 import selectors
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,21 @@ _NEXT_SECONDS = 0.1  # that a second rank may be frozen before an order
 
 
 class Channel:
-    """The connections of a leader to its ranks, on which it sends orders and receives replies."""
+    """The connections of a leader to its ranks, on which it sends orders and receives replies.
 
-    def __init__(self, world_size: int) -> None:
-        self.hellos: dict[int, Hello] = {}  # the first message of each rank that has reported
+    Args:
+        world_size: The number of ranks.
+        replaces: Whether a rank that reports again replaces the one of before, which is lost.
+
+    Attributes:
+        hellos: The first message of each rank that has reported.
+        gone: The ranks from which nothing more can be received, and the error of receiving.
+    """
+
+    def __init__(self, world_size: int, *, replaces: bool = False) -> None:
+        self.hellos: dict[int, Hello] = {}
+        self.gone: dict[int, Exception] = {}
+        self._replaces = replaces
         self._values: dict[str, KeyValue] = {}  # what ranks have published, by key
         self._waiting: dict[str, list[int]] = {}  # the ranks that wait for a key
         self._world_size = world_size
@@ -73,10 +84,10 @@ class Channel:
             WorldError: Two processes report as the same rank, or one as none of these ranks.
         """
         self.take_in(inside)
-        assert self._listener is not None
         while len(self._connections) < self._world_size and not give_up():
-            for hello, connection in self._admit(_POLL_SECONDS):
-                self._add(hello, connection)
+            for _ in self.poll(_POLL_SECONDS):
+                pass
+        assert self._listener is not None
         self._selector.unregister(self._listener)
         self._listener.close()
         self._listener = None
@@ -87,9 +98,8 @@ class Channel:
         for connection in inside:
             self._add(receive(connection), connection)
 
-    def _admit(self, seconds: float) -> Iterator[tuple[Hello, Connection]]:
-        assert self._listener is not None
-        for connection in self._listener.admit(seconds):
+    def _admit(self) -> Iterator[tuple[Hello, Connection]]:
+        for connection in self._listener.admit(0.0) if self._listener else ():
             with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
                 hello = receive(connection)
                 # In a container of its own a rank has another number than here.
@@ -110,9 +120,8 @@ class Channel:
     def poll(self, seconds: float) -> Iterator[tuple[int, Any]]:
         """Wait so long for messages, and yield each with its rank.
 
-        The first of a rank that connects after the start is its `Hello`; it replaces a rank of that
-        number, which is lost. The last of a rank that is lost, or frozen within a message, is the
-        error of receiving.
+        The first of a rank is its `Hello`. The last of a rank that is lost, or frozen within a
+        message, is the error of receiving.
         """
         self._check_open()
         # epoll takes at most 24 days.
@@ -124,13 +133,14 @@ class Channel:
                 message = receive(self._connections[key.data])
             except (EOFError, OSError) as error:
                 self._selector.unregister(key.fileobj)
-                message = error
+                self.gone[key.data] = message = error
             yield key.data, message
         self._check_open()
-        for hello, connection in self._admit(0.0) if self._listener else ():
-            if (before := self._connections.pop(hello.rank, None)) is not None:
-                self.hellos.pop(hello.rank)
-                with contextlib.suppress(KeyError):  # it was lost, and is registered no more
+        for hello, connection in self._admit():
+            if self._replaces and hello.rank in self.hellos:
+                del self.hellos[hello.rank]
+                before = self._connections.pop(hello.rank)
+                if self.gone.pop(hello.rank, None) is None:
                     self._selector.unregister(before)
                 before.close()
             self._add(hello, connection)
@@ -145,42 +155,31 @@ class Channel:
 
         Other messages that they send meanwhile are dropped, since their order has failed.
         """
-        asked: dict[Connection, int] = {}
         for rank, question in questions.items():
-            connection = self._connections[rank]
-            # A rank that is lost, or frozen within a message, can't be understood any more.
-            if connection in self._selector.get_map():
-                with contextlib.suppress(OSError):
-                    bound_waits(connection, seconds)
-                    send(connection, question)
-                    asked[connection] = rank
-        self._limit = 0.0
+            self.send(rank, question, seconds)
         answers: dict[int, Examined] = {}
         deadline = time.monotonic() + seconds
-        while asked and (left := deadline - time.monotonic()) > 0:
-            for one in wait([*asked], left):
-                assert isinstance(one, Connection)
-                try:
-                    message = receive(one)
-                except (EOFError, OSError):
-                    del asked[one]
-                    continue
-                if isinstance(message, Examined):
-                    answers[asked.pop(one)] = message
+        while questions.keys() - answers.keys() - self.gone.keys():
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            heard = self.poll(left)
+            answers |= {r: m for r, m in heard if isinstance(m, Examined) and r in questions}
         return answers
 
-    def order(self, rank: int, order: Order, seconds: float) -> None:
-        """Send one rank an order; waits within its messages are limited to so many seconds.
+    def send(self, rank: int, message: Order | Examine, seconds: float) -> None:
+        """Send one rank a message; waits within its messages are limited to so many seconds.
 
         A rank that is lost or frozen is noticed when its reply is received.
         """
         self._limit = 0.0
+        if rank in self.gone:
+            return
         with contextlib.suppress(OSError):
             bound_waits(self._connections[rank], seconds)
-            send(self._connections[rank], order)
+            send(self._connections[rank], message)
 
     def order_all(self, orders: Sequence[Order], timeout: float) -> None:
-        """Send each rank its order, as `order` does."""
+        """Send each rank its order, as `send` does."""
         limit = timeout
         for rank, connection in self._connections.items():
             with contextlib.suppress(OSError):
