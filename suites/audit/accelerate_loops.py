@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 WRONG = {
     "sums_of_prepared_batches": ("counted twice", "N=1,B=1,W=2"),
-    "gathered_with_padding": ("counted twice", "N=3,B=1,W=2"),
     "mean_of_losses": ("weighted wrongly", "N=3,B=2,W=2"),
     "torchmetrics_with_padding": ("counted twice", "N=3,B=1,W=2"),
 }
@@ -40,13 +39,6 @@ def sums_of_prepared_batches(case: Case) -> Any:
     accelerator, loader = _prepared(case)
     seen = sum(len(batch["id"]) for batch in loader)
     return {"count": int(accelerator.reduce(torch.tensor(seen)))}
-
-
-def gathered_with_padding(case: Case) -> Any:
-    """Return the mean of what `gather` gives, which keeps repeated samples; wrong."""
-    accelerator, loader = _prepared(case)
-    values = torch.cat([accelerator.gather(batch["value"]) for batch in loader])
-    return {"mean": values.mean()}
 
 
 def mean_of_losses(case: Case) -> Any:

@@ -27,7 +27,7 @@ def test_the_loops_of_the_page_get_the_verdicts_that_it_shows(
     expected = " ".join(shown.split("smallest case")[0].split())
     assert expected in " ".join(found.stdout.split())
     monkeypatch.syspath_prepend(tmp_path)
-    report = audit("my_repaired_eval:evaluate", world_sizes=(1, 2))
+    report = audit("my_repaired_eval:evaluate", world_sizes=(2,))
     assert report.verdict == "sound"
 
 

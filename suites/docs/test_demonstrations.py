@@ -17,7 +17,7 @@ from suites.helpers.needs import each, needs
 pytestmark = needs("torch")
 
 PAGE = "docs/demonstrations.md"
-SIZES = (1, 2, 3)
+SIZES = (2, 3)
 
 
 def prepare(folder: Path) -> None:

@@ -46,7 +46,7 @@ def test_ways_to_evaluate_print_one_accuracy(
     [
         ("classify_stream", (1, 3)),
         ("segmentation", (1, 3)),
-        pytest.param("perplexity", (1, 2, 3, 4), marks=needs("torch")),
+        pytest.param("perplexity", (1, 3), marks=needs("torch")),
         pytest.param("sklearn_model", (1, 3), marks=needs("sklearn")),
         pytest.param("huggingface_dataset", (1, 3), marks=needs("datasets")),
     ],

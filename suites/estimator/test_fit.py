@@ -187,6 +187,7 @@ def test_the_example_trains_without_ray() -> None:
     if not EXAMPLE.is_file():
         pytest.skip("the examples are not part of an installed package; run this from a clone")
     command = [sys.executable, str(EXAMPLE), "--launcher=local", "--epochs=1", "--samples=16"]
+    command += ["--world-size=1"]
     done = run_plainly(command, Path.cwd(), 240)
     assert done.returncode == 0, done.stderr
     last = ast.literal_eval(done.stdout.splitlines()[-1])

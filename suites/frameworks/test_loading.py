@@ -204,21 +204,23 @@ def test_a_worker_ends_after_its_rank_was_killed() -> None:
 
 
 class Augmented:
-    """A data set that draws a random number for each of its samples."""
+    """A data set that draws random numbers for each of its samples."""
 
     def __len__(self) -> int:
-        return 60
+        return 48
 
     def __getitem__(self, number: int) -> dict[str, float]:
         drawn = random.random(), np.random.random(), float(torch.rand(1, dtype=torch.float64))
         return dict(zip(("random", "numpy", "torch"), drawn, strict=True))
 
 
-def test_no_two_workers_of_any_rank_draw_the_same_numbers() -> None:
+@pytest.mark.usefixtures("without_canary")  # whose samples are read here
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 2), (2, 1)])
+def test_no_two_workers_of_any_rank_draw_the_same_numbers(ranks: int, workers: int) -> None:
     def rank(backend: ThreadsDist) -> Any:
-        return predict_all(lambda batch: batch, Augmented(), backend, batch_size=7, workers=2)
+        return predict_all(lambda batch: batch, Augmented(), backend, 7, workers=workers)
 
-    drawn = values(run_ranks(2, rank))[0]
+    drawn = values(run_ranks(ranks, rank))[0]
     assert {name: len({*column.tolist()}) for name, column in drawn.items()} == {
-        "random": 60, "numpy": 60, "torch": 60
+        "random": 48, "numpy": 48, "torch": 48
     }  # fmt: skip

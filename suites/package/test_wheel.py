@@ -65,13 +65,6 @@ def test_the_doctor_says_what_would_make_the_rest_work(environment: Environment)
         assert not found[name]["works"]
 
 
-def test_the_tests_that_come_with_it_run_there(environment: Environment) -> None:
-    options = ["--disteval-backend=threads", "--world-size=2", "--examples=5"]
-    done = environment.run("pytest", "-q", *options, "--pyargs", "disteval.conformance.suite")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed" in done.stdout
-
-
 def test_other_test_runs_are_left_alone(environment: Environment, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--backend', '--world-size')\n"
