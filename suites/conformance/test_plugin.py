@@ -222,13 +222,15 @@ MPIRUN = pytest.mark.parametrize(("name", "backend"), EACH[:1])
 
 @LAUNCHERS
 def test_an_outer_world_is_joined_and_reports_once(run: Run, name: str, backend: str) -> None:
-    options = (f"--backend={backend}", SOCKETS, "-k", "gather or raise or alone")
-    done = run(BAD_TESTS, *options, under=launcher(name))
+    # Two backends, one after the other, on the same two processes. `suites/docs` uses Horovod
+    # itself on ranks of horovodrun, each of which would import TensorFlow here once more.
+    backends = [SOCKETS, *([] if name == "horovodrun" else [f"--backend={backend}"])]
+    done = run(BAD_TESTS, *backends, "-k", "gather or raise or alone", under=launcher(name))
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.count("session starts") == 1
     assert f"{name} started 2" in done.stdout
-    # Two backends, one after the other, on the same two processes.
-    assert counts(done).items() >= {"failed": 2, "passed": 7}.items()
+    number = len(backends)
+    assert counts(done).items() >= {"failed": number, "passed": 3 * number + 1}.items()
     assert re.search("rank 1 .*LookupError", done.stdout)
 
 

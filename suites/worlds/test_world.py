@@ -309,9 +309,10 @@ def test_more_ranks_than_open_files_are_refused_at_once_with_the_limit(
 
 @needs("tf_horovod")
 def test_horovodrun_starts_a_world() -> None:
-    with World("tf_horovod", 2, launcher="horovodrun") as world:
+    # `suites/docs` has a group of Horovod on such ranks, each of which imports TensorFlow for it.
+    with World(None, 2, launcher="horovodrun") as world:
         pids = world.run(pid)
-        assert world.run(gather, 1, 2) == [(rank, [1, 2]) for rank in range(2)]
+        assert world.run(lambda _: os.environ["HOROVOD_RANK"]) == ["0", "1"]
     assert left_over(pids) == []
 
 
