@@ -23,8 +23,8 @@ from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
 from disteval.world import World
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-SIZE, BATCH = 203, 64
-HOSTS = [(0, 100), (100, 130), (130, SIZE)]  # the shares of three hosts differ
+SIZE, BATCH = 35, 16
+HOSTS = [(0, 17), (17, 22), (22, SIZE)]  # the shares of three hosts differ
 MODEL, HELD = ResNet18(), variables(default_weights())
 
 
@@ -51,31 +51,32 @@ def counts(held, batch, mask):
     return (right & mask).sum(), mask.sum()
 
 
+@partial(jax.pmap, in_axes=(None, 0))
+def count_all(held, batch):
+    """Count the right predictions and the samples, padding included."""
+    return counts(held, batch, np.ones(batch["y"].shape, dtype=bool))
+
+
 def drops_the_remainder(images, labels):
     """Wrong: pictures that are left over after an even division are not evaluated."""
     right = seen = 0
-    step = jax.pmap(lambda batch: (forward(HELD, batch["x"]).argmax(-1) == batch["y"]).sum())
     for batch in batches(images, labels):
         rows = len(batch["y"]) // 8 * 8
         if rows:
             cut = jax.tree.map(lambda a, n=rows: a[:n].reshape(8, -1, *a.shape[1:]), batch)
-            right, seen = right + int(step(cut).sum()), seen + rows
+            some_right, some_seen = count_all(HELD, cut)
+            right, seen = right + int(some_right.sum()), seen + int(some_seen.sum())
     return right, seen
 
 
 def counts_the_padding(images, labels):
     """Wrong: the zeros of the padding are evaluated and counted as pictures of class 0."""
     right = seen = 0
-    step = pad_shard_unpad(jax.pmap(partial(counts_all, HELD)), (), static_return=True)
+    step = pad_shard_unpad(count_all, static_return=True)
     for batch in batches(images, labels):
-        some_right, some_seen = step(batch)
+        some_right, some_seen = step(HELD, batch, min_device_batch=BATCH // 8)
         right, seen = right + int(some_right.sum()), seen + int(some_seen.sum())
     return right, seen
-
-
-def counts_all(held, batch):
-    """Count the right predictions and the samples, padding included."""
-    return counts(held, batch, np.ones(batch["y"].shape, dtype=bool))
 
 
 def trims_predictions(images, labels):
@@ -91,12 +92,12 @@ def trims_predictions(images, labels):
 def masks_on_devices(images, labels):
     """Right: pmap and psum count on the devices, and the host gets two numbers for each batch."""
 
-    def step(batch, *, mask):
-        return jax.lax.psum(counts(HELD, batch, mask), "devices")
+    def step(held, batch, *, mask):
+        return jax.lax.psum(counts(held, batch, mask), "devices")
 
-    counting = jax.pmap(step, axis_name="devices")
-    counting = pad_shard_unpad(counting, (), static_return=True, mask="mask")
-    found = [counting(b, min_device_batch=BATCH // 8) for b in batches(images, labels)]
+    counting = jax.pmap(step, axis_name="devices", in_axes=(None, 0))
+    counting = pad_shard_unpad(counting, static_return=True, mask="mask")
+    found = [counting(HELD, b, min_device_batch=BATCH // 8) for b in batches(images, labels)]
     return tuple(sum(int(out[i][0]) for out in found) for i in (0, 1))
 
 
@@ -149,4 +150,4 @@ if __name__ == "__main__":
         on_three_hosts,
     ):
         right, seen = way(*data)
-        print(f"{way.__name__:20} {right:3} of {seen:3} right: {right / seen:.4f}", flush=True)
+        print(f"{way.__name__:20} {right} of {seen} right: {right / seen:.4f}", flush=True)
