@@ -132,6 +132,8 @@ def _as_run_here(command: Command) -> list[str]:
     name, *words = command.words
     if name == "disteval":
         words = ["-m", "disteval.cli", *words]
+        if "--framework" in words:  # whose batches are filled up, so that a third is one
+            words += ["--batch-size=41"]
         if "check" in words and {"--list", "--help"}.isdisjoint(words):
             words += ["--examples=5", *([] if "--world-size" in words else ["--world-size=2"])]
     elif name == "pytest":
