@@ -1,6 +1,7 @@
 """The examples run as a user starts them, and all print the same accuracy."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -42,17 +43,17 @@ def test_ways_to_evaluate_print_one_accuracy(
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"),
+    "name",
     [
-        ("classify_stream", (1, 3)),
-        ("segmentation", (1, 3)),
-        pytest.param("perplexity", (1, 3), marks=needs("torch")),
-        pytest.param("sklearn_model", (1, 3), marks=needs("sklearn")),
-        pytest.param("huggingface_dataset", (1, 3), marks=needs("datasets")),
+        "classify_stream",
+        "segmentation",
+        pytest.param("perplexity", marks=needs("torch")),
+        pytest.param("sklearn_model", marks=needs("sklearn")),
+        pytest.param("huggingface_dataset", marks=needs("datasets")),
     ],
 )
 def test_a_task_prints_the_result_that_it_has_on_any_number_of_ranks(
-    name: str, sizes: tuple[int, ...], tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     script = EXAMPLES / f"{name}.py"
     assert len(script.read_text().splitlines()) < 60, "an example is short"
@@ -62,11 +63,22 @@ def test_a_task_prints_the_result_that_it_has_on_any_number_of_ranks(
     for make in filter(None, (example.task, getattr(example, "stream", None))):
         found = [
             result
-            for size in sizes
+            for size in (1, 3)
             for result in values(run_ranks(size, lambda b, m=make: m().evaluate(b).metrics))
         ]
         assert len({exactly(result) for result in found}) == 1
         assert str(found[0]) in done.stdout
+
+
+@needs("flax")
+def test_the_wrong_ways_in_flax_are_wrong_and_the_right_ways_agree() -> None:
+    done = run_plainly([sys.executable, str(EXAMPLES / "flax_full_eval.py")], EXAMPLES, 300.0)
+    assert done.returncode == 0, done.stderr
+    right = dict(re.findall(r"^(\w+) +(\d+ of \d+) right", done.stdout, flags=re.MULTILINE))
+    assert right.pop("drops_the_remainder").endswith("of 32")
+    assert right.pop("counts_the_padding").endswith("of 48")
+    [(_, samples)] = {tuple(each.split(" of ")) for each in right.values()}
+    assert (samples, len(right)) == ("35", 4)
 
 
 _LIMITED = """

@@ -12,8 +12,10 @@ import pytest
 from disteval import Leases, RankError, UsageError, evaluate, predict_all
 from disteval.data import ShardedStream
 from disteval.metrics import Mean
+from disteval.world import World
 
 from suites.helpers.thread_world import run_ranks, values
+from suites.mutants.sockets import Sockets
 
 LEASES = [None, Leases()]
 SAMPLES = np.arange(40.0).reshape(20, 2)
@@ -109,6 +111,16 @@ def test_random_outputs_are_told(
             assert (found.difference, found.repeatable) == (None, False)
     name = "random" if draw is random.random else "numpy.random"
     assert f"generator of {name}" in caplog.text
+
+
+def test_ranks_with_other_seeds_have_a_random_model_and_no_other_one() -> None:
+    def rank(backend: Any) -> Any:
+        np.random.seed(backend.rank)
+        found = mean_of(lambda batch: np.random.random(len(batch)), backend)
+        return found.difference, found.repeatable
+
+    with World(Sockets, 2) as world:
+        assert world.run(rank) == [(None, False)] * 2
 
 
 def test_a_generator_of_ones_own_is_noticed() -> None:
