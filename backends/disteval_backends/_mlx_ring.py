@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
 import socket
 import stat
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence, Set
@@ -29,7 +27,6 @@ from disteval_backends._host_arrays import Bytes
 _PIECE_BYTES = 448 << 10
 _LISTEN_SECONDS = 3.0
 _POLL = struct.pack("ll", 0, 1000)  # a timeval of a millisecond
-_CLEAR = "_ZN3mlx4core11distributed14clear_backendsEv"
 
 Address = tuple[str, int]
 
@@ -108,13 +105,10 @@ class Ring:
         return array
 
     def leave(self) -> None:
-        """Close the connections, and let MLX forget the ring, so that it can join another."""
+        """Close the connections; MLX itself keeps the ring for as long as the process lives."""
         self._deadline.close()
         self._close("this rank has left it")
         self.group = None
-        if self.world_size > 1:
-            # Only MLX's C++ interface has a function for this.
-            getattr(_library(), _CLEAR)()
 
     def _all_gather(self, mine: Bytes) -> Bytes:
         rows = mx.array(mine.reshape(-1, ALIGNMENT))
@@ -248,9 +242,3 @@ def _connections(own: Set[Address], right: Set[Address]) -> list[socket.socket]:
                     found.append(handle)
                     stack.pop_all()
     return found
-
-
-def _library() -> ctypes.CDLL:
-    """Return MLX's C++ library, which is loaded already."""
-    suffix = "dylib" if sys.platform == "darwin" else "so"
-    return ctypes.CDLL(str(Path(mx.__file__).parent / "lib" / f"libmlx.{suffix}"))

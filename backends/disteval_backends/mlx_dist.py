@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from disteval.contract import Rendezvous
+from disteval.contract import Capabilities, No, Rendezvous
 
 from disteval_backends._host_arrays import Bytes, HostArrayDist
 from disteval_backends._mlx_ring import Ring
@@ -20,6 +20,9 @@ class MLXDist(HostArrayDist):
     """
 
     library: ClassVar[str] = "mlx"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        joins_again=No("MLX keeps its first ring for as long as the process lives")
+    )
     preload: ClassVar[tuple[str, ...]] = ("mlx.core",)
 
     _ring: ClassVar[Ring | None] = None

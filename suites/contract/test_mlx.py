@@ -58,13 +58,6 @@ def test_a_rank_that_waits_leaves_its_core_to_others(world: World) -> None:
     assert max(world.run(_seconds_of_cpu_in_a_wait)) < 0.4  # of about 1 s
 
 
-def test_a_ring_is_left_and_another_one_joined(world: World) -> None:
-    for _ in range(2):
-        world.leave()
-        world.join("mlx", 20.0)
-        assert world.run(_gather_numbered, *[10] * 3) == [True] * 3
-
-
 def _fail_once(backend: Any) -> list[str]:
     """Return the errors of three collectives, in the first of which rank 2 fails by itself."""
     if backend.rank == 2:

@@ -271,6 +271,8 @@ def _column(name: Any, column: Any) -> Any:
             f"array with one axis or more, or a list; a list of samples, not a tuple or a dict, "
             f"holds the samples themselves"
         )
+    if _is_of_mlx(column):
+        _evaluated(column)
     tensorflow = sys.modules.get("tensorflow")
     return column.numpy() if tensorflow and tensorflow.is_tensor(column) else column
 
@@ -283,9 +285,19 @@ def _take(column: Any, indices: Indices) -> Any:
     if type(column).__module__.partition(".")[0] in ("h5py", "zarr"):
         # On disk, and they take neither repeated indices nor ones that fall.
         return np.stack([np.asarray(column[i]) for i in indices.tolist()])
-    if type(column).__module__.partition(".")[0] == "mlx":  # which takes no index of NumPy's
-        return column[sys.modules["mlx.core"].array(indices)]
+    if _is_of_mlx(column):  # which takes no index of NumPy's
+        return _evaluated(column[sys.modules["mlx.core"].array(indices)])
     return column[indices]
+
+
+def _is_of_mlx(column: Any) -> bool:
+    return type(column).__module__.partition(".")[0] == "mlx"
+
+
+def _evaluated(array: Any) -> Any:
+    """Return an array of MLX once it is computed, which only the thread that made it can do."""
+    sys.modules["mlx.core"].eval(array)
+    return array
 
 
 def _refuse(samples: Any) -> None:
