@@ -13,9 +13,9 @@ import pytest
 from disteval import Leases, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import AUROC, Accuracy
-from disteval.plain import dumps, loads
 from disteval.world import World
 
+from suites.helpers.ledger import dumps, loads
 from suites.helpers.needs import needs
 
 pytestmark = needs("torch")

@@ -1,4 +1,4 @@
-"""What tests know of the ledger of an evaluation: its parts, and how states are added up."""
+"""What tests know of the ledger of an evaluation: its parts, its bytes, and sums of states."""
 
 from __future__ import annotations
 
@@ -6,3 +6,4 @@ from disteval import ledger
 from disteval.coverage import Counted, certify, unpacked_ids
 from disteval.ledger import Ledger, Log, Part, merged
 from disteval.metrics.totals import compute_totals, take_totals
+from disteval.plain import dumps, loads, packed

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from disteval import HarnessError, Leases, UsageError, evaluate
 from disteval.metrics import BaseMetric
-from disteval.plain import dumps, loads, packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from suites.helpers.ledger import Counted, Ledger, Part, certify
+from suites.helpers.ledger import Counted, Ledger, Part, certify, dumps, loads, packed
 from suites.helpers.thread_world import run_ranks
 
 pytestmark = pytest.mark.usefixtures("without_canary")
