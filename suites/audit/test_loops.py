@@ -47,9 +47,9 @@ def test_ranks_of_somebody_else_that_count_alone_are_told_and_kept(name: str) ->
 
 @pytest.mark.parametrize("loop", RIGHT, ids=lambda loop: loop.__name__)
 def test_a_right_loop_is_sound(loop: Loop) -> None:
-    report = Audit(loop, (1, 3), "threads").run()  # those of libraries have two ranks
+    report = Audit(loop, (3,), "threads").run()  # those of libraries have two ranks
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")
-    assert report.counts["right"] > 60
+    assert report.counts["right"] > 40
 
 
 @pytest.fixture(
