@@ -38,6 +38,7 @@ def announced_lender(folder: Path) -> Address:
             f"--join: no evaluation runs with the ledger {folder} ({error}); start one with "
             f"--elastic --ledger {folder}, and join it while it runs"
         ) from error
+    # Without a host the lender listens in a folder of its own host, which it removes at its end.
     if address.host is None and not Path(address.folder).exists():
         raise UsageError(
             f"the leader of this evaluation has ended, or listens for ranks of its own host "

@@ -96,15 +96,16 @@ def _check_fault(bench: Bench, deed: str) -> None:
 
     found = lost.run(lose_a_rank, *tasks, on_lost=lambda _: None, until=until, grace=_GRACE_SECONDS)
     lost.terminate()
-    wrong, deeds = [], []
+    wrong, deeds, ended = [], [], []
     for rank in others:
         status = gone.get(rank)
-        if status is not None and status.reply is None:
-            deeds.append("ended")
-            wrong.append(f"rank {rank} ended as well ({status.how}){_EXPECTED}")
-        elif status is not None and status.reply is not None:
+        if status is not None and status.reply is not None:  # it raised
             deeds.append("could not report")
             wrong.append(f"rank {rank} could not report what it saw:\n{status.reply.trace}")
+        elif status is not None:
+            deeds.append("ended")
+            ended.append(rank)
+            wrong.append(f"rank {rank} ended as well ({status.how}){_EXPECTED}")
         elif rank not in found.returned:
             deeds.append("waits")
             wrong.append(f"rank {rank} still waits after {bound:g} s{_EXPECTED}")
@@ -116,9 +117,8 @@ def _check_fault(bench: Bench, deed: str) -> None:
     if wrong:
         what = "\n".join(wrong)
         example = f"rank {guilty} of {world} {deed} before the second collective"
-        also = [rank for rank in others if rank in gone and gone[rank].reply is None]
-        if also and RETURNED not in what:
-            raise LostWorld(WorldError(what, lost=also), example, deeds)
+        if ended and RETURNED not in what:
+            raise LostWorld(WorldError(what, lost=ended), example, deeds)
         raise BrokenRuleError(what, example, facts=deeds)
 
 
