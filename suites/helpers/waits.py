@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from disteval.world import attach, group, rank
+from disteval.world import attach, rank, world
 from disteval.world.channel import connection
 
 
 def shorten_leaving(seconds: float) -> None:
     """Give ranks of this process's world so long to leave their group at the end."""
-    group._LEAVE_SECONDS = rank._LEAVE_SECONDS = seconds
+    world._LEAVE_SECONDS = rank._LEAVE_SECONDS = seconds
 
 
 def shorten_silence(seconds: int) -> None:
@@ -22,13 +22,13 @@ def shorten_silence(seconds: int) -> None:
 
 def shorten_start(seconds: float) -> None:
     """Have this process wait so long for a leader, or for ranks that never report."""
-    group.START_SECONDS = attach.START_SECONDS = seconds
+    world.START_SECONDS = attach.START_SECONDS = seconds
 
 
 @contextmanager
 def shorter_start(seconds: float) -> Iterator[None]:
     """Wait so long for ranks that never report, however many, while the block runs."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(group, "START_SECONDS", seconds)
-        patched.setattr(group, "_SECONDS_PER_RANK", 0.0)
+        patched.setattr(world, "START_SECONDS", seconds)
+        patched.setattr(world, "_SECONDS_PER_RANK", 0.0)
         yield

@@ -2,12 +2,11 @@
 
 from disteval.world.attach import exit_now, follow, release, share_cores, why_not_in
 from disteval.world.environment import OuterWorld, detect_outer_world
-from disteval.world.group import START_SECONDS
 from disteval.world.launchers import Launcher, LocalLauncher, RayLauncher
 from disteval.world.postmortem import PostMortem, RankStatus
 from disteval.world.rank import report_progress, send_note
 from disteval.world.run import Results
-from disteval.world.world import World, check_world_size
+from disteval.world.world import START_SECONDS, World, check_world_size
 
 __all__ = [
     "START_SECONDS",

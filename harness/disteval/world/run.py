@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from disteval.errors import WorldError
 from disteval.world.channel.connection import why_unreachable
-from disteval.world.channel.leader import Channel, OnNote, OnProgress
+from disteval.world.channel.leader import OnNote, OnProgress
 from disteval.world.channel.messages import Hello, Note, Order, Progress, Reply, unpacked
 from disteval.world.postmortem import RankStatus, record_failure
 
 if TYPE_CHECKING:
-    from disteval.world.group import WorkerGroup
+    from disteval.world.world import World
 
 # After the first failure the others get this long to reply, so that the report is complete.
 _GRACE_SECONDS = 1.0
@@ -42,7 +42,7 @@ class Run:
     """An order in lock step, which fails with the first rank that raises or is lost.
 
     Args:
-        channel: The connections to the ranks.
+        world: The ranks.
         orders: One a rank, in rank order.
         on_progress: Called with each progress message.
         on_note: Called with each note.
@@ -56,7 +56,7 @@ class Run:
 
     def __init__(
         self,
-        channel: Channel,
+        world: World,
         orders: Sequence[Order],
         on_progress: OnProgress | None = None,
         on_note: OnNote | None = None,
@@ -64,7 +64,7 @@ class Run:
         self.replies: dict[int, Reply] = {}
         self.lost: dict[int, str] = {}
         self.arrived: dict[int, int] = {}
-        self._channel, self._orders = channel, orders
+        self._world, self._channel, self._orders = world, world._channel, orders
         self._on_progress, self._on_note = on_progress, on_note
 
     def carry_out(self, timeout: float) -> None:
@@ -133,7 +133,7 @@ class TolerantRun(Run):
     """An order that goes on without ranks that are lost, and is given to those that come later.
 
     Args:
-        group: The ranks.
+        world: As for `Run`.
         orders: As for `Run`.
         on_progress: As for `Run`.
         on_note: As for `Run`.
@@ -145,15 +145,15 @@ class TolerantRun(Run):
 
     def __init__(
         self,
-        group: WorkerGroup,
+        world: World,
         orders: Sequence[Order],
         on_progress: OnProgress | None,
         on_note: OnNote | None,
         on_lost: Callable[[RankStatus], None] | None,
     ) -> None:
-        super().__init__(group._channel, orders, on_progress, on_note)
+        super().__init__(world, orders, on_progress, on_note)
         self.results = Results([None] * len(orders), ())
-        self._group, self._launcher, self._on_lost = group, group._launcher, on_lost
+        self._launcher, self._on_lost = world._launcher, on_lost
         self._there: set[int] = set()  # that have their order, and neither replied nor were lost
         self._awaited = {*range(len(orders))}  # that have not reported yet
         self._next_look = 0.0
@@ -207,7 +207,7 @@ class TolerantRun(Run):
             if rank in self._there:  # its connection was replaced before it was seen to close
                 self._lose(rank, "another process took its place")
             self._launcher.reported(rank)
-            self._group._watch(rank)
+            self._world._watch(rank)
             self._begin(rank)
         else:
             super().take(rank, message)
@@ -242,13 +242,12 @@ class TolerantRun(Run):
         self._there.discard(rank)
         self._awaited.discard(rank)
         status = RankStatus(rank, self._channel.hellos.get(rank), reply, end=how)
-        self._launcher.examine(self._group._directory, [status])
-        self._note(status)
+        self._note(self._world._looked_at(status))
 
     def _note(self, status: RankStatus) -> None:
         self.results.lost.append(status)
-        if self._group._recorder is not None:
-            record_failure(self._group._recorder, status.post_mortem)
+        if self._world._recorder is not None:
+            record_failure(self._world._recorder, status.post_mortem)
         if self._on_lost is not None:
             self._on_lost(status)
 
@@ -257,7 +256,7 @@ class TolerantRun(Run):
         for rank in [] if self._late else sorted(self._awaited):
             self._note(RankStatus(rank, end="had not reported before the end"))
         found = [RankStatus(rank, self._channel.hellos[rank]) for rank in sorted(self._there)]
-        self._launcher.examine(self._group._directory, found)
+        self._launcher.examine(self._world._directory, found)
         for status in found:
             status.end = "" if status.stopped else f"had not returned {grace:g} s after the end"
             self._note(status)
@@ -271,8 +270,8 @@ class TolerantRun(Run):
         for rank in sorted(self._awaited):
             if how := self._launcher.how_ended(rank):
                 self._lose(rank, f"{how}, before it reported")
-        if not self._late and now > self._group._start_by:
+        if not self._late and now > self._world._start_by:
             self._late = True
-            within = f"within {self._group._start_seconds:g} s"
+            within = f"within {self._world._start_seconds:g} s"
             for rank in sorted(self._awaited):
                 self._note(RankStatus(rank, end=f"did not report {within}"))
