@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,11 @@ def gap(one: str, other: str) -> tuple[float, bool] | None:
     return largest, is_near
 
 
-def largest_gap(texts: Mapping[int, str]) -> float | None:
+def largest_gap(texts: Sequence[tuple[int, str]]) -> float | None:
     """Return the largest difference between the first rank's outputs and those of the others.
 
     Args:
-        texts: The outputs of some ranks, by rank.
+        texts: Ranks, and their outputs.
 
     Returns:
         The difference; None if outputs can't be compared.
@@ -77,12 +77,12 @@ def largest_gap(texts: Mapping[int, str]) -> float | None:
     Raises:
         UsageError: Ranks have different models.
     """
-    first, *others = texts
-    found = {rank: gap(texts[first], texts[rank]) for rank in others}
+    (first, text), *others = texts
+    found = {rank: gap(text, other) for rank, other in others}
     known = {rank: each for rank, each in found.items() if each is not None}
     if wrong := {rank: value for rank, (value, is_near) in known.items() if not is_near}:
         ranks = ", ".join(map(str, wrong))
-        some = texts[first].partition(" ")[0].replace(",", ", ")
+        some = text.partition(" ")[0].replace(",", ", ")
         raise UsageError(
             f"predict returns other outputs on rank{'s' * (len(wrong) > 1)} {ranks} than on rank "
             f"{first} for the samples {some}: {told(max(wrong.values()))}; "

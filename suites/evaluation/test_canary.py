@@ -3,17 +3,22 @@
 import logging
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Leases, RankError, UsageError, evaluate, predict_all
+from disteval import Leases, RankError, Task, UsageError, evaluate, predict_all
 from disteval.data import ShardedStream
+from disteval.evaluation.borrowed import run_leases
+from disteval.leases import Lender
 from disteval.metrics import Mean
 from disteval.world import World
 
+from suites.helpers.processes import wait_for
 from suites.helpers.thread_world import run_ranks, values
 from suites.mutants.sockets import Sockets
 
@@ -44,13 +49,13 @@ def model(weights: Any, form: Callable[[Any], Any] = lambda scores: scores) -> A
     return lambda batch: nets[0].compute(batch)
 
 
-def first(outputs: Any, batch: Any) -> Any:
+def first_column(outputs: Any, batch: Any) -> Any:
     """Return what `Mean` takes of outputs of any form: a number for each sample."""
     return (np.asarray(batch)[:, 0],)
 
 
 def mean_of(predict: Any, backend: Any = "non_dist", kind: str = "array", **options: Any) -> Any:
-    return evaluate(predict, KINDS[kind](), {"mean": Mean()}, backend, 4, update=first, **options)
+    return evaluate(predict, KINDS[kind](), {"mean": Mean()}, backend, 4, update=first_column, **options)
 
 
 FORMS: dict[str, Callable[[Any], Any]] = {
@@ -73,6 +78,31 @@ def test_another_model_on_a_rank_is_refused_on_every_rank(form: str, leases: Any
     assert all(isinstance(outcome, UsageError) for outcome in outcomes), outcomes
     (message,) = set(map(str, outcomes))
     assert "rank 1" in message and "rank 2" not in message
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("differs", ["model", "samples"])
+def test_ranks_that_join_a_lender_are_compared_whoever_is_first(
+    differs: str, first: int, tmp_path: Path
+) -> None:
+    is_refused = Event()
+
+    def rank(number: int) -> Any:
+        task = Task(
+            predict=model([1.0, 1.0 + number * (differs == "model")]),
+            samples=SAMPLES[:: -1 if number and differs == "samples" else 1],
+            metrics={"mean": Mean()}, batch_size=4, update=first_column,
+        )  # fmt: skip
+        return run_leases(task, lender.address, number, progress=lambda *_: is_refused.wait(30))
+
+    with Lender(None, tmp_path, expected=2) as lender, ThreadPoolExecutor() as threads:
+        waiting = threads.submit(rank, first)
+        assert wait_for(lambda: lender.report.ranks == 1)
+        other = threads.submit(rank, 1 - first)
+        assert isinstance(other.exception(30), UsageError)
+        is_refused.set()
+        assert isinstance(waiting.exception(30), UsageError)
+    assert {"0", "1"} <= {*str(other.exception()).replace(",", "").replace(";", "").split()}
 
 
 @pytest.mark.parametrize("kind", KINDS)

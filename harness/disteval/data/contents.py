@@ -353,19 +353,19 @@ class Look:
                 self.why_not = "they are other ones each time that they are read"
 
 
-def difference(texts: Mapping[int, str]) -> UsageError | None:
-    """Return the error of samples that differ between ranks, if they do.
+def difference(one: str, other: str, ranks: Sequence[int]) -> UsageError | None:
+    """Return the error of samples that differ between two ranks, if they do.
 
     Args:
-        texts: The `Look.text` of some ranks, by rank.
+        one: The `Look.text` of one rank.
+        other: That of the other one.
+        ranks: The two ranks.
     """
-    known = {rank: text.split() for rank, text in texts.items() if text}
-    if len({*map(tuple, known.values())}) < 2:
+    if not one or not other or one == other:
         return None
-    for place in zip(*(found[1:] for found in known.values()), strict=False):
-        if len(set(place)) > 1:
-            return differing(int(place[0].partition(":")[0]), tuple(known))
-    return differing(None, tuple(known))
+    pairs = zip(one.split()[1:], other.split()[1:], strict=False)
+    wrong = next((a for a, b in pairs if a != b), None)
+    return differing(wrong and int(wrong.partition(":")[0]), ranks)
 
 
 def differing(number: int | None, ranks: Sequence[int]) -> UsageError:

@@ -99,7 +99,7 @@ class Canary:
         if any(random_ for _, random_ in found):
             self.text = ""  # the second check tells of it
             return
-        self.difference = largest_gap({rank: text for rank, (text, _) in enumerate(found)})
+        self.difference = largest_gap([(rank, text) for rank, (text, _) in enumerate(found)])
 
     def first(self, predict: Callable[..., Any], inputs: Inputs, rows: int) -> Any:
         """Return the outputs of a batch; of the first one, some samples are evaluated twice.

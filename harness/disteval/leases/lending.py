@@ -78,6 +78,7 @@ class Lending:
         self._predictions = predictions
         self._book: Book | None = None
         self._settings: dict[str, str] = {}
+        self._first = 0  # the rank whose settings these are
         self._units = self._before = 0  # all, and those that earlier runs have evaluated
         self._stored: tuple[Part, ...] = ()
         self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
@@ -117,10 +118,11 @@ class Lending:
 
     def join(self, join: Join, mailbox: Mailbox, now: float) -> Member | None:
         """Take a rank in, or again; return None if it was refused."""
-        if self._ledger is None and self.outcome is None:
-            self._open(join)
         known = self.members.by_rank
         rank = self.members.free_rank() if join.rank is None else join.rank
+        if self._ledger is None and self.outcome is None:
+            self._first = rank
+            self._open(join)
         member = known.get(rank)
         refusal = self._why_not(join, member, rank, now)
         if not refusal and (error := self._difference_of(join, rank)) is not None:
@@ -291,13 +293,14 @@ class Lending:
     def _difference_of(self, join: Join, rank: int) -> UsageError | None:
         """Return the error of a rank that has other samples or another model than the first."""
 
-        def texts(name: str) -> dict[int, str]:
-            return {0: self._settings.get(name, ""), rank: join.settings.get(name, "")}
+        def texts(name: str) -> tuple[str, str]:
+            return self._settings.get(name, ""), join.settings.get(name, "")
 
-        if (error := difference(texts(CONTENTS))) is not None:
+        ranks = self._first, rank
+        if (error := difference(*texts(CONTENTS), ranks)) is not None:
             return error
         try:
-            found = largest_gap(texts(OUTPUTS))
+            found = largest_gap([*zip(ranks, texts(OUTPUTS), strict=True)])
         except UsageError as error:
             return error
         if found is not None:
