@@ -364,8 +364,8 @@ def difference(one: str, other: str, ranks: Sequence[int]) -> UsageError | None:
     if not one or not other or one == other:
         return None
     pairs = zip(one.split()[1:], other.split()[1:], strict=False)
-    wrong = next((a for a, b in pairs if a != b), None)
-    return differing(wrong and int(wrong.partition(":")[0]), ranks)
+    wrong = next((int(a.partition(":")[0]) for a, b in pairs if a != b), None)
+    return differing(wrong, ranks)
 
 
 def differing(number: int | None, ranks: Sequence[int]) -> UsageError:
