@@ -177,8 +177,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "trace run --json same --svg link": ("--json", "--svg", "link"),
     "report run.json --html=./run.json": ("run.json",),
     "report run.json --html=new.html": ("run.json", "version"),
-    "report --history=none --html=new.html": ("none", "results_dir"),
-    "report --history=empty --html=new.html": ("empty", "results_dir"),
+    "report --html=new.html": ("--json", "--trace"),
     # new
     **{f"new {name!r}": (repr(name),) for name in ("a-b", "folder/own", "1st", "", "../own")},
     **{f"new {name}": (repr(name),) for name in ("json", "numpy", "disteval", "taken")},

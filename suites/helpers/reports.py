@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-from disteval.report import files, verdict
+from disteval.report import charts, files, verdict
 from disteval.report.badge import make_badge
 from disteval.report.model import make_columns, make_rows
 from disteval.report.page import render
-from disteval.report.pictures import LOOK, make_pictures
-from disteval.report.versions import make_histories
+from disteval.traces.reading import read_worlds
+from disteval.traces.summary import summarise
 
 Run = dict[str, Any]
 File = tuple[str, Run]
@@ -52,7 +51,7 @@ def page(*runs: File, traces: Sequence[Path] = ()) -> str:
 
     Other than by the command, the names may be such as no file can have.
     """
-    return render(runs, [], make_pictures(traces))
+    return render(runs, charts.make_pictures(traces))
 
 
 def badge(*runs: File) -> str:
@@ -71,28 +70,12 @@ def outcomes(*runs: File) -> dict[str, list[str | None]]:
     return {row.id: [c.result and c.result["outcome"] for c in row.cells] for row in rows}
 
 
-def history(*runs: File) -> tuple[dict[str, list[str]], list[tuple[str, list[str]]]]:
-    """Return the words for each rule by version, and the changes that are told of each version."""
-    columns = make_columns(runs)
-    [found] = make_histories(columns, make_rows(columns)) or [None]
-    if found is None:
-        return {}, []
-    words = {row.id: [state.word for state in states] for row, states in found.rows}
-    return words, [(column.version, changes) for column, changes in found.changes]
-
-
-def bars(*traces: Path) -> list[list[dict[str, float]]]:
-    """Return the width of the bars of each rank, by what they stand for, of each trace."""
-    return [_bars(each.svg) for each in make_pictures(traces)]
-
-
-def _bars(svg: str) -> list[dict[str, float]]:
-    kinds = {colour: kind for kind, (colour, _, _) in LOOK.items()}
-    rows: dict[float, dict[str, float]] = {}
-    for rect in ElementTree.fromstring(svg).iter("rect"):
-        kind = kinds.get(rect.get("fill", ""))
-        middle = float(rect.get("y", 0)) + float(rect.get("height", 0)) / 2
-        if kind is not None and middle > 20:  # below the legend
-            row = rows.setdefault(middle, {})
-            row[kind] = row.get(kind, 0.0) + float(rect.get("width", 0))
-    return [row for _, row in sorted(rows.items())]
+def bars(trace: Path) -> list[dict[str, float]]:
+    """Return how long the bars of each rank are, in seconds, by what they stand for."""
+    [world] = read_worlds(trace)
+    summary = summarise(world)
+    seconds = max(event.end for row in world.ranks for event in row.events) / 1e9
+    return [
+        {kind: sum(length for _, length in spans) for kind, spans in drawn.items()}
+        for drawn in (charts.bars(row, summary.waits, 0, seconds) for row in world.ranks)
+    ]

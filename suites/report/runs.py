@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+HEADER = {
+    "schema_version": 1, "version": "0.1.0", "created": "2026-11-27T04:11:00Z", "command": "eval",
+}  # fmt: skip
+
 EVALUATION: dict[str, Any] = {
-    "schema_version": 1, "kind": "eval", "accuracy": {"top1": 0.75}, "correct": {"top1": 6},
+    **HEADER, "kind": "eval", "accuracy": {"top1": 0.75}, "correct": {"top1": 6},
     "size": 8, "evaluated": 8, "padded": 1, "coverage": "exact", "world_size": 3,
     "backend": "torch_cpu", "framework": "torch", "device": "cpu", "dataset": "embedded/test",
     "batch_size": 4, "images_per_second": 100.5, "seconds": 0.08,
 }  # fmt: skip
 
 TASK: dict[str, Any] = {
-    "schema_version": 1, "kind": "eval", "task": "my_task:task",
+    **HEADER, "kind": "eval", "task": "my_task:task",
     "metrics": {"loss": {"mean": 0.5, "worst": None}, "confusion": [[1, 2], [3, 4]]},
     "limit": None, "device": None, "size": 10, "evaluated": 10, "padded": 2, "coverage": "exact",
     "compared": 10, "stored": 0, "stored_since": None, "digest": "d41d8cd98f00b204",
@@ -27,7 +31,7 @@ TASK: dict[str, Any] = {
 }  # fmt: skip
 
 FIT: dict[str, Any] = {
-    "schema_version": 1, "kind": "fit", "launcher": "local", "world_size": 2, "epochs": 2,
+    **HEADER, "kind": "fit", "launcher": "local", "world_size": 2, "epochs": 2,
     "batch_size": 64, "lr": 0.1, "seed": 0, "data": "embedded", "resumed": None,
     "best": {"epoch": 2, "correct": 6, "evaluated": 8},
     "records": [

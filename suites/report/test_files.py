@@ -127,7 +127,7 @@ def test_what_survivors_saw_is_kept(broken: dict[str, Any]) -> None:
         ("[" * 100_000, "JSON"),
         ("\udcff", "JSON"),
         ('{"seed": 1e400}', "1e400"),
-        ("9" * 10_000, "10000 digits"),
+        ("9" * 10_000, "1e+300"),
         ('{"loss": NaN}', "NaN"),
         ('{"a": -Infinity}', "-Infinity"),
         ('{"kind": 1, "kind": 2}', "'kind'"),

@@ -92,7 +92,7 @@ def test_the_policy_allows_one_style_and_one_script_and_nothing_else(run: dict[s
         [content] = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.S)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         allowed.append(f"{tag}-src 'sha256-{digest}'")
-    nowhere = "default-src 'none'; {}; {}; base-uri 'none'; form-action 'none'"
+    nowhere = "default-src 'none'; {}; {}; img-src data:; base-uri 'none'; form-action 'none'"
     assert policy == nowhere.format(*allowed)
     for loads in ("<link", "<img", "<iframe", r"https?://(?!www\.w3)", r"url\((?!#)", "@import"):
         assert not re.search(loads, text)
@@ -125,10 +125,34 @@ def test_a_training_is_shown_with_its_epochs_and_best() -> None:
 def test_a_task_is_shown_with_metrics_coverage_speed_and_ranks() -> None:
     said = " ".join(" ".join(Page(page(("a.json", TASK))).texts).split())
     for found in (
-        "my_task:task a.json", "threads 3 10 of 10 exact", "2 4 100 0.1 out", "loss mean 0.5",
-        "loss worst not", "0 1 2 1 3 4", "0 4 0.1 1 4 0.1 2 4 0.1",
+        "my_task:task file a.json", "coverage exact", "ranks 3", "samples/s 100", "loss mean 0.5",
+        "loss worst not", "0 1 2 1 3 4", "rank 2: 4 in 0.1 s",
     ):  # fmt: skip
         assert found in said, found
+
+
+def test_evaluations_of_one_task_stand_side_by_side_and_differences_are_marked() -> None:
+    last_bit = json.loads(json.dumps(TASK).replace("0.5", repr(0.5 + 2**-53)))
+    names = ["mean ✓ equal", "mean ✗ differs", "confusion ✓ equal", "digest ✓ equal"]
+    for other, marked in ((TASK, [1, 0, 1, 1]), (last_bit, [0, 1, 1, 1])):
+        said = " ".join(" ".join(Page(page(("a.json", TASK), ("b.json", other))).texts).split())
+        assert [said.count(name) for name in names] == marked
+    assert "0.5000000000000001" in said  # all digits, where fewer would look the same
+    other = TASK | {"digest": "0" * 16, "metrics": {}, "command": "disteval eval x", "version": "9"}
+    said = " ".join(" ".join(Page(page(("a.json", TASK), ("b.json", other))).texts).split())
+    for found in (
+        "digest ✗ differs",
+        "mean ✗ differs 0.5 missing",
+        "disteval eval x",
+        "disteval 9",
+    ):
+        assert found in said, found
+
+
+def test_an_accuracy_that_was_edited_is_marked() -> None:
+    edited = EVALUATION | {"accuracy": {"top1": 0.5}}
+    said = " ".join(" ".join(Page(page(("a.json", EVALUATION), ("b.json", edited))).texts).split())
+    assert "top1 accuracy ✗ differs" in said and "0.5 is not 6 of 8" in said
 
 
 def test_each_reason_is_told_once() -> None:

@@ -172,6 +172,7 @@ def test_an_empty_folder_another_file_and_other_runs_are_refused(tmp_path: Path)
     "line",
     [
         '{"name":"x","cat":"y","ph":"X","ts":1e99,"dur":1,"args":{}},',
+        f'{{"name":"x","cat":"y","ph":"X","ts":1{"0" * 400},"dur":1,"args":{{}}}},',
         '{"name":"x","cat":"y","ph":"X","ts":"1","dur":1,"args":{}},',
         '{"name":"x","cat":"y","ph":"X","ts":1,"dur":-1,"args":{}},',
         "this is no JSON",

@@ -88,9 +88,10 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             told = message["params"]
             if message["method"] == "Network.requestWillBeSent":
-                sent[told["requestId"]] = told["request"]["url"]
+                if not told["request"]["url"].startswith("data:"):  # a part of the page
+                    sent[told["requestId"]] = told["request"]["url"]
             elif told.get("blockedReason") == "csp":
-                sent.pop(told["requestId"])
+                sent.pop(told["requestId"], None)
         return list(sent.values())
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,21 +52,20 @@ def several(reports: dict[str, Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def versions(reports: dict[str, Path]) -> Path:
-    """Write the page of two versions of one backend, of which the older breaks a rule."""
-    found = json.loads(reports["threads"].read_text())
-    page = reports["threads"].with_name("versions.html")
-    files = [page.with_name(f"{version}.json") for version in ("0.2.0", "0.1.0")]
-    for file in files:
-        told = found | {
-            "target_version": file.stem,
-            "created": f"2026-11-0{file.stem[2]}T00:00:00Z",
-        }
-        file.write_text(json.dumps(told))
-        [result] = (r for r in found["rules"] if (r["id"], r["world_size"]) == ("2.1", 2))
-        result["outcome"] = "failed"
-    disteval(page.parent, "report", *map(str, files), f"--html={page}")
-    return page
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the page of an audit, of evaluations on one and two ranks, and of a trace."""
+    folder = tmp_path_factory.mktemp("measured")
+    audit = ("suites.audit.wrong:counts_padding", "--backend=threads", "--json=audit.json")
+    words = ("suites.report.test_values:task", "--backend=threads")
+    for command in (
+        ("audit", *audit),
+        ("eval", *words, "--world-size=1", "--json=1.json"),
+        ("eval", *words, "--world-size=2", "--json=2.json", "--trace=trace"),
+        ("report", "audit.json", "1.json", "2.json", "trace", "--html=page.html"),
+    ):
+        done = disteval(folder, *command)
+        assert done.returncode == (1 if command[0] == "audit" else 0), done
+    return folder / "page.html"
 
 
 @pytest.fixture(scope="session")

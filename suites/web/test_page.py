@@ -194,20 +194,18 @@ def test_a_lost_world_shows_the_stack_of_each_rank(browser: Browser, several: Pa
     assert "hostile.py" in stack
 
 
-def test_versions_of_a_backend_are_rules_by_version(browser: Browser, versions: Path) -> None:
-    browser.open(versions, size=PHONE)
-    assert "threads" in browser.one("h1").text
-    assert browser.run(WIDTH) == PHONE[0]
-    browser.open(versions)
-    heads = [head.text for head in browser.shown(".versions thead th")]
-    assert heads == ["rule", "0.2.0", "0.1.0"]
-    [change] = browser.shown("[aria-label^=Changes] tbody tr")
-    for found in ("2.1", "W=2", "now pass"):
-        assert found in change.text
-    browser.one("#words").send_keys("0.1.0 2.1")
-    [row] = browser.shown(".versions tbody tr")
-    assert row.text.split() == ["2.1", "all-gather", "order", "✗", "FAIL", "W=2"]
-    assert browser.one("#count").text.startswith(f"1 of {RULES} rules, ")
+def test_charts_and_wide_tables_stay_within_the_page(browser: Browser, measured: Path) -> None:
+    for size in (PHONE, (1200, 900)):
+        browser.open(measured, size=size)
+        assert browser.run(WIDTH) <= size[0]
+        loaded = browser.run(
+            "return [...document.images].map((i) => [i.complete, i.naturalWidth > 0, i.alt > ''])"
+        )
+        assert loaded == [[True, True, True]] * 2
+    boxes = browser.driver.find_elements("css selector", ".scroll")
+    for box in boxes:  # nothing is cut off at the right of a usual window
+        assert browser.run("return arguments[0].scrollWidth <= arguments[0].clientWidth", box)
+    assert len(boxes) >= 3
 
 
 def wait_for(browser: Browser, script: str, expected: object) -> None:

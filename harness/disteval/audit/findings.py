@@ -7,11 +7,10 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from typing import Any, Literal
 
 from disteval.audit.case import Settings
-from disteval.report.files import SCHEMA_VERSION
+from disteval.report.files import header
 
 Kind = Literal[
     "counted twice",
@@ -124,9 +123,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "audit",
-            "version": metadata.version("disteval-harness"),
+            **header("audit"),
             "target": self.target,
             "backend": self.backend,
             "verdict": self.verdict,

@@ -44,7 +44,7 @@ from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, get_backend_class
-from disteval.report.files import SCHEMA_VERSION, write_run
+from disteval.report.files import header, write_run
 from disteval.world import (
     OuterWorld,
     RayLauncher,
@@ -255,7 +255,7 @@ def eval_command(
             f"--expect-digest: the digest of the samples is {found}, and {expect_digest} was "
             f"expected; evaluate the data set that was expected, or leave the option out"
         )
-    run = {"schema_version": SCHEMA_VERSION, "kind": "eval"} | report
+    run = header("eval") | report
     try:
         write_run(json_path, run)
         if html_path is not None:

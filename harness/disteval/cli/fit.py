@@ -27,7 +27,7 @@ from disteval.cli.terminal import is_quiet
 from disteval.data.cifar10 import load_cifar10
 from disteval.errors import UsageError
 from disteval.extras import needs
-from disteval.report.files import SCHEMA_VERSION, write_run
+from disteval.report.files import header, write_run
 from disteval.world import detect_outer_world
 
 
@@ -142,8 +142,7 @@ def fit_command(
         records = training.fit([resnet18.train_loader], [("train", 1)], epochs)
     best = resnet18.read_best(work_dir)
     report = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "fit",
+        **header("fit"),
         "launcher": launcher,
         "world_size": world_size,
         "device": device,

@@ -14,8 +14,8 @@ from disteval.arguments import check_output_file, unwritable
 from disteval.cli.options import OutputPath, json_option
 from disteval.cli.terminal import table_console
 from disteval.errors import UsageError
-from disteval.report.files import SCHEMA_VERSION, write_file, write_run
-from disteval.report.pictures import draw_alone
+from disteval.report.charts import draw_trace
+from disteval.report.files import header, write_file, write_run
 from disteval.text import visible
 from disteval.traces.folder import MERGED, NAME
 from disteval.traces.merging import write_merged
@@ -69,10 +69,9 @@ def trace_command(
         raise unwritable("--merged", path, error) from error
     if svg is not None:
         chosen = max(summaries, key=lambda summary: summary.world.end - summary.world.begin)
-        write_file("--svg", svg, draw_alone(folder, chosen))
+        write_file("--svg", svg, draw_trace(folder, chosen))
     report = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "trace",
+        **header("trace"),
         "folder": str(folder),
         "worlds": [summary.to_json() for summary in summaries],
     }

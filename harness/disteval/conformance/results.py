@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
-from importlib import metadata
 from typing import Any
 
 from disteval.conformance.provider import provider_of
 from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.template import applies
 from disteval.contract import BaseDistBackend
-from disteval.report.files import SCHEMA_VERSION
+from disteval.report.files import header
 from disteval.report.verdict import Verdict, judge, order
 
 DEFAULT_TIMEOUT = 20.0
@@ -158,9 +157,7 @@ class Report:
         del values["seconds"], values["cls"]
         distribution, version = provider_of(self.cls)
         return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "check",
-            "version": metadata.version("disteval-harness"),
+            **header("check"),
             "target_distribution": distribution,
             "target_version": version,
             "verdict": self.verdict,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +34,8 @@ def matrix_of(run: dict[str, Any]) -> Matrix:
     otherwise = ("num_workers", "shuffle", "ids")
     plain = [case for case in run["cases"] if not any(case[name] for name in otherwise)]
     pairs = [(case["world_size"], case["batch_size"]) for case in plain]
-    columns = sorted({pair for pair in pairs if pairs.count(pair) > _DRAWN_ALIKE})[:_MOST_COLUMNS]
+    counts = Counter(pairs)
+    columns = sorted(pair for pair in counts if counts[pair] > _DRAWN_ALIKE)[:_MOST_COLUMNS]
     outcomes = {
         (case["size"], pair): OUTCOMES[case["outcome"]]
         for case, pair in zip(plain, pairs, strict=True)
@@ -41,5 +43,5 @@ def matrix_of(run: dict[str, Any]) -> Matrix:
     }
     sizes = sorted({size for size, _ in outcomes})
     rows = [(size, [outcomes.get((size, pair)) for pair in columns]) for size in sizes]
-    shown = [case for case, pair in zip(plain, pairs, strict=True) if pair in columns]
-    return Matrix(columns, rows, [case for case in run["cases"] if case not in shown])
+    shown = {id(case) for case, pair in zip(plain, pairs, strict=True) if pair in columns}
+    return Matrix(columns, rows, [case for case in run["cases"] if id(case) not in shown])

@@ -1,201 +1,272 @@
-"""Charts of benchmarks, of the throughput of evaluations, and of the loss of training."""
+"""Charts as SVG pictures by matplotlib: speed over world sizes, losses, and what ranks did."""
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
 from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from disteval.errors import UsageError
-from disteval.report.history import Curve, Point
-from disteval.report.svg import Chart, Line
+from disteval.extras import needs
+from disteval.text import visible
+from disteval.traces.reading import Row, WorldTrace, read_worlds
+from disteval.traces.summary import RankTimes, Summary, summarise, told_apart
+from disteval.traces.times import KINDS
+from disteval.traces.waits import Waits
 
-_MAX_PARTS = 15_000  # each takes about 4 ms
-_PARTS_OF_A_CHART = 20  # which take as long as its axes
-_BINARY = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")]
+LOOK = {
+    "compute": ("#0a57a4", 0.7),
+    "data": ("#a8450a", 0.7),
+    "metric": ("#1b6a3d", 0.7),
+    "collective": ("#8a2476", 0.7),
+    "waiting": ("#56606b", 0.18),
+    "other": ("#5b4a00", 0.4),
+}
+"""The colour of each kind of work, and the height of its bars as a share of the row.
+
+Waiting is a thin line, so that it is not told by its colour alone; idle ranks have no bar.
+"""
+
+COLUMNS = 600
+"""How many parts a rank's time is drawn in, each with the kind that takes most of it."""
+
+_MOST_ROWS, _MOST_LINES = 32, 300
+_COLOURS = [colour for colour, _ in LOOK.values()]
+_MARKERS, _DASHES = "os^DvPX*", ["-", "--", "-.", ":"]
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "disteval",
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+}
+
+Line = Mapping[float, float | None]
+"""The y of each x of a line; None for what is not a finite number, which is a gap."""
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """One benchmark on one machine, with a curve for each choice of parameters.
+class Chart(NamedTuple):
+    """A picture: its title, and an SVG file as text."""
 
-    Its charts have the newest values over a parameter, if one is a number, and all values over
-    commits, if there are several.
-    """
+    title: str
+    svg: str
+
+    @property
+    def source(self) -> str:
+        """The picture as the address of an image that loads nothing."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
+
+
+class Picture(NamedTuple):
+    """One trace as a page shows it, and what its chart leaves out."""
 
     name: str
-    unit: str
-    place: str
-    curves: list[Curve]
-    charts: list[Chart]
+    summary: Summary
+    chart: Chart
+    left_out: str
+
+    @property
+    def ranks(self) -> list[RankTimes]:
+        """The ranks that are drawn."""
+        return self.summary.ranks[:_MOST_ROWS]
 
 
-def check_charts(charts: Iterable[Chart]) -> None:
-    """Refuse charts that would take more than a minute to draw.
+def throughput_charts(runs: Iterable[Mapping[str, Any]]) -> list[Chart]:
+    """Draw the images and the samples per second over world sizes, where there are several."""
+    charts = []
+    found = list(runs)
+    for unit in ("images", "samples"):
+        lines: dict[str, dict[float, float | None]] = {}
+        for run in found:
+            if (speed := run.get(f"{unit}_per_second")) is not None:
+                what = run.get("task") or run.get("framework")
+                lines.setdefault(f"{what} over {run['backend']}", {})[run["world_size"]] = speed
+        if len({size for line in lines.values() for size in line}) > 1:
+            charts.append(_draw_lines(f"{unit} per second", "world size", f"{unit}/s", lines))
+    return charts
 
-    Raises:
-        UsageError: There are too many of them, or they have too many lines.
-    """
-    parts = [len(chart.lines) + len(chart.ticks) for chart in charts]
-    if sum(parts) + _PARTS_OF_A_CHART * len(parts) > _MAX_PARTS:
+
+def loss_charts(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Chart]:
+    """Draw the mean loss over epochs of each training of several epochs."""
+    charts = []
+    for name, run in runs:
+        lines: dict[str, dict[float, float | None]] = {}
+        for record in run["records"]:
+            lines.setdefault(record["mode"], {})[record["epoch"]] = record.get("loss")
+        losses = [loss for line in lines.values() for loss in line.values()]
+        if len({epoch for line in lines.values() for epoch in line}) > 1 and any(losses):
+            charts.append(_draw_lines(name, "epoch", "loss", lines))
+        check_lines(2 * len(charts))
+    return charts
+
+
+def check_lines(count: int) -> None:
+    """Refuse charts with so many lines that they would take more than a minute to draw."""
+    if count > _MOST_LINES:
         raise UsageError(
-            f"the page would have {len(parts)} charts with {sum(parts)} lines and labels, which "
-            f"take too long to draw; give fewer reports, or a folder with fewer benchmarks"
+            f"the page would have charts with more than {_MOST_LINES} lines, which take too long "
+            f"to draw; give fewer reports"
         )
 
 
-def make_benchmarks(curves: Iterable[Curve]) -> list[Benchmark]:
-    """Make charts of the curves of `disteval.report.history.read_history`."""
-    found = []
-    for (name, machine, environment), group in groupby(
-        curves, lambda c: (c.benchmark, c.machine, c.environment)
-    ):
-        mine = list(group)
-        drawn = [curve for curve in mine if curve.measured]
-        charts = _over_parameter(drawn) + _over_commits(drawn)
-        found.append(Benchmark(name, mine[0].unit, f"{machine}, {environment}", mine, charts))
-    return found
+def make_pictures(folders: Sequence[Path]) -> list[Picture]:
+    """Draw the longest world of each trace, all over the same seconds.
 
-
-def throughput_chart(runs: Sequence[dict[str, Any]]) -> list[Chart]:
-    """Make charts of images and of samples per second over world sizes, if there are several."""
-    charts = []
-    for unit in ("images", "samples"):
-        points: dict[str, dict[float, float | None]] = {}
-        for run in (run for run in runs if f"{unit}_per_second" in run):
-            name = (
-                f"{run['task']} over {run['backend']}"
-                if "task" in run
-                else (f"{run['framework']} over {run['backend']} on {run['device']}")
-            )
-            points.setdefault(name, {})[float(run["world_size"])] = run[f"{unit}_per_second"]
-        lines = [Line(name, sorted(mine.items())) for name, mine in points.items()]
-        charts += _drawable(f"{unit} per second", "world_size", f"{unit}/s", lines)
-    return charts
-
-
-def loss_charts(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[Chart]:
-    """Make a chart of the mean loss of each epoch for each training of several epochs."""
-    charts = []
-    for name, run in runs:
-        points: dict[str, list[tuple[float, float | None]]] = {"train": [], "val": []}
-        for record in run["records"]:
-            points[record["mode"]].append((float(record["epoch"]), record.get("loss")))
-        lines = [Line(mode, sorted(mine, key=itemgetter(0))) for mode, mine in points.items()]
-        epochs = sorted({x for line in lines for x, _ in line.points})
-        if len(epochs) > 1 and any(y is not None for line in lines for _, y in line.points):
-            ticks = [(x, f"{x:g}") for x in (epochs[0], epochs[-1])]
-            charts.append(Chart(name, "epoch", "loss", lines, False, ticks))
-    return charts
-
-
-def shown(parameters: Iterable[tuple[str, str]]) -> str:
-    """Describe a choice of parameters."""
-    said = (f"{name.replace('_', ' ')} {_plain(value)}" for name, value in parameters)
-    return ", ".join(said) or "no parameters"
-
-
-def day(point: Point) -> str:
-    """Return a commit's date in ISO 8601, UTC."""
-    return datetime.fromtimestamp(point.date / 1000, tz=timezone.utc).strftime("%Y-%m-%d")
-
-
-def _plain(value: str) -> str:
-    """Return a parameter without the quotes that asv writes around text."""
-    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    return value[1:-1] if quoted else value
-
-
-def _over_parameter(curves: list[Curve]) -> list[Chart]:
-    """Make charts of the newest values over the parameter with the widest range."""
-    ranges = {name: _range(values) for name, values in _choices(curves).items()}
-    x_name = max(ranges, key=lambda name: ranges[name], default="")
-    if ranges.get(x_name, 1.0) <= 1:
-        return []
-    charts = []
-    for title, lines in _facets(curves, x_name):
-        drawn = [
-            Line(name, sorted((float(dict(c.parameters)[x_name]), c.points[-1].value) for c in mine
-                              if not c.points[-1].skipped))
-            for name, mine in lines
-        ]  # fmt: skip
-        charts += _drawable(title, x_name, curves[0].unit, drawn)
-    return charts
-
-
-def _over_commits(curves: list[Curve]) -> list[Chart]:
-    """Make charts of all values over commits, at equal distances in order of date."""
-    commits = sorted({(p.date, p.commit): p for c in curves for p in c.points}.items())
-    if len(commits) < 2:
-        return []
-    place = {point.commit: float(i) for i, (_, point) in enumerate(commits)}
-    ends = [point for _, point in (commits[0], commits[-1])]
-    ticks = [(place[point.commit], f"{day(point)}\n{point.commit[:8]}") for point in ends]
-    charts = []
-    for title, lines in _facets(curves):
-        drawn = [
-            Line(
-                name, [(place[p.commit], p.value) for c in mine for p in c.points if not p.skipped]
-            )
-            for name, mine in lines
-        ]
-        charts.append(Chart(title, "commit", curves[0].unit, drawn, False, ticks))
-    return charts
-
-
-def _facets(
-    curves: list[Curve], x_name: str = ""
-) -> list[tuple[str, list[tuple[str, list[Curve]]]]]:
-    """Return the titles of charts, and for each the names of its lines with their curves.
-
-    The parameter with the most values, apart from that of the x axis, has one line for each value;
-    the others have one chart for each choice.
+    Raises:
+        UsageError: A folder holds no trace, or it is damaged.
+        LibraryMissingError: matplotlib is not installed.
     """
-    choices = {name: values for name, values in _choices(curves).items() if name != x_name}
-    line_name = max(choices, key=lambda name: len(choices[name]), default="")
-    facets: dict[str, dict[str, list[Curve]]] = {}
-    for curve in curves:
-        rest = [(n, v) for n, v in curve.parameters if n not in (x_name, line_name)]
-        title = shown(rest) if rest else curve.benchmark
-        value = dict(curve.parameters).get(line_name, curve.benchmark)
-        name = shown([(line_name, value)]) if _range({value}) else _plain(value)
-        facets.setdefault(title, {}).setdefault(name, []).append(curve)
-    return [(title, list(lines.items())) for title, lines in facets.items()]
+    chosen = []
+    for folder in folders:
+        longest, count = None, 0
+        for world in read_worlds(folder):
+            count += 1
+            if longest is None or world.end - world.begin > longest.end - longest.begin:
+                longest = world
+        chosen.append((folder.name, summarise(_checked(folder, longest)), count))
+    check_lines(sum(min(len(summary.ranks), _MOST_ROWS) for _, summary, _ in chosen))
+    seconds = max((_length(summary) for _, summary, _ in chosen), default=0.0)
+    return [
+        Picture(name, summary, draw_ranks(summary, seconds), _left_out(summary, count))
+        for name, summary, count in chosen
+    ]
 
 
-def _choices(curves: list[Curve]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for curve in curves:
-        for name, value in curve.parameters:
-            found.setdefault(name, set()).add(value)
+def draw_trace(folder: Path, summary: Summary) -> str:
+    """Return the picture of one world as the text of an SVG file.
+
+    Raises:
+        UsageError: No rank has recorded anything.
+        LibraryMissingError: matplotlib is not installed.
+    """
+    _checked(folder, summary.world)
+    return draw_ranks(summary, _length(summary)).svg
+
+
+def _checked(folder: Path, world: WorldTrace | None) -> WorldTrace:
+    if world is not None and any(e.category != "start" for row in world.ranks for e in row.events):
+        return world
+    raise UsageError(f"{folder} holds a trace without events of a rank; nothing to draw")
+
+
+def _length(summary: Summary) -> float:
+    """Return the seconds from the first event of a rank to the last one's end."""
+    end = max(e.end for row in summary.world.ranks for e in row.events if e.category != "start")
+    return max((end - _begin(summary)) / 1e9, 1e-6)
+
+
+def _begin(summary: Summary) -> int:
+    """Return the time at which the start of the ranks is over, which is not drawn."""
+    events = [event for row in summary.world.ranks for event in row.events]
+    running = [event.start for event in events if event.category != "start"]
+    return min(running or [event.start for event in events])
+
+
+def _left_out(summary: Summary, worlds: int) -> str:
+    """Return what the picture does not show; empty if that is nothing."""
+    parts = []
+    start = max(rank.seconds["start"] for rank in summary.ranks)
+    if start > 0:
+        parts.append(f"without the {start:.2g} s in which the ranks started")
+    if worlds > 1:
+        parts.append(f"the longest of {worlds} worlds is drawn")
+    if (ranks := len(summary.ranks)) > _MOST_ROWS:
+        parts.append(f"the first {_MOST_ROWS} of {ranks} ranks are drawn")
+    if cut := [rank.row.name for rank in summary.ranks if rank.row.dropped]:
+        parts.append(f"events were left out of {', '.join(cut[:_MOST_ROWS])}")
+    if cut := [rank.row.name for rank in summary.ranks if not rank.row.is_whole]:
+        parts.append(f"the files of {', '.join(cut[:_MOST_ROWS])} are truncated")
+    return "; ".join(parts)
+
+
+def draw_ranks(summary: Summary, seconds: float) -> Chart:
+    """Draw the ranks of a world as rows of bars over this many seconds."""
+    rows = [row for row in summary.world.ranks if row.events][:_MOST_ROWS]
+    title = f"what {len(rows)} ranks did in {seconds:.3g} s"
+    with _figure((12, 0.7 + 0.3 * len(rows)), title) as (figure, text):
+        from matplotlib.patches import Patch
+        from matplotlib.ticker import EngFormatter
+
+        axes = figure.add_subplot(xlim=(0, seconds))
+        for at, row in enumerate(rows):
+            for kind, spans in bars(row, summary.waits, _begin(summary), seconds).items():
+                colour, height = LOOK[kind]
+                axes.broken_barh(spans, (at - height / 2, height), facecolors=colour)
+        axes.set_yticks(range(len(rows)), [row.name for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(visible=False)
+        axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+        patches = [Patch(color=colour, label=kind) for kind, (colour, _) in LOOK.items()]
+        figure.legend(handles=patches, loc="outside upper left", ncols=len(patches))
+    return Chart(title, text.getvalue())
+
+
+def bars(
+    row: Row, waits: Waits, begin: int, seconds: float
+) -> dict[str, list[tuple[float, float]]]:
+    """Return the begin and length of each bar of a rank in seconds, by kind.
+
+    Args:
+        row: What the rank recorded.
+        waits: Who waited for whom.
+        begin: When the time axis begins, in nanoseconds.
+        seconds: How long the axis is.
+    """
+    step = seconds * 1e9 / COLUMNS
+    columns = [Counter[str]() for _ in range(COLUMNS)]
+    for doing in told_apart(row, waits):
+        if doing.end <= begin:
+            continue
+        first, last = max(doing.start - begin, 0) / step, (doing.end - begin) / step
+        for column in range(int(first), min(int(last), COLUMNS - 1) + 1):
+            columns[column][doing.kind] += round(1e6 * (min(last, column + 1) - max(first, column)))
+    kinds = [max(KINDS, key=lambda kind: part[kind]) if part else "idle" for part in columns]
+    found: dict[str, list[tuple[float, float]]] = {}
+    at = 0
+    for kind, run in groupby(kinds):
+        length = len([*run])
+        if kind in LOOK:
+            bar = (at * seconds / COLUMNS, length * seconds / COLUMNS)
+            found.setdefault(kind, []).append(bar)
+        at += length
     return found
 
 
-def _range(values: set[str]) -> float:
-    """Return the largest value divided by the smallest; 0 if not all are positive numbers."""
-    try:
-        numbers = [float(value) for value in values]
-    except ValueError:
-        return 0.0
-    usable = all(math.isfinite(number) and number > 0 for number in numbers)
-    return max(numbers) / min(numbers) if usable else 0.0
+def _draw_lines(title: str, x_label: str, y_label: str, lines: Mapping[str, Line]) -> Chart:
+    check_lines(len(lines))
+    with _figure((3.6, 2.8), title) as (figure, text):
+        axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
+        for i, (name, line) in enumerate(lines.items()):
+            numbers = [(x, math.nan if y is None else y) for x, y in sorted(line.items())]
+            axes.plot(
+                *zip(*numbers, strict=True), label=f" {visible(name, keep=''):.40}", markersize=4,
+                color=_COLOURS[i % len(_COLOURS)], marker=_MARKERS[i % len(_MARKERS)],
+                linestyle=_DASHES[i % len(_DASHES)],
+            )  # fmt: skip
+        axes.set_ylim(bottom=0)
+        axes.locator_params(axis="x", integer=True)
+        figure.legend(loc="outside lower center", ncols=1)
+    return Chart(title, text.getvalue())
 
 
-def _drawable(title: str, x_name: str, unit: str, lines: list[Line]) -> list[Chart]:
-    """Return one chart with logarithmic axes; an empty list without lines or logarithms."""
-    values = [y for line in lines for _, y in line.points if y is not None]
-    places = sorted({x for line in lines for x, _ in line.points})
-    if len(places) < 2 or not values or not all(0 < y < math.inf for y in values):
-        return []
-    label = "bytes" if x_name == "bytes" else x_name.replace("_", " ")
-    ticks = [(x, _bytes(x) if x_name == "bytes" else f"{x:,g}") for x in places]
-    return [Chart(title, label, unit, lines, True, ticks)]
-
-
-def _bytes(size: float) -> str:
-    scale, unit = next(((s, u) for s, u in _BINARY if size >= s), (1, "B"))
-    return f"{size / scale:g} {unit}"
+@contextmanager
+def _figure(inches: tuple[float, float], title: str) -> Iterator[tuple[Any, StringIO]]:
+    """Yield a figure and the text that holds it as SVG afterwards."""
+    with needs("a chart", "report"):
+        from matplotlib import style
+        from matplotlib.figure import Figure
+    text = StringIO()
+    with style.context(["default", _STYLE]):
+        figure = Figure(figsize=inches, dpi=72, layout="constrained")
+        yield figure, text
+        about = {"Date": None, "Title": visible(title, keep="")}
+        figure.savefig(text, format="svg", metadata=about)

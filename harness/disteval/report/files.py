@@ -9,28 +9,44 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import sys
 import threading
+from collections import Counter
+from datetime import datetime, timezone
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from disteval.arguments import unwritable
 from disteval.errors import UsageError
-from disteval.extras import needs
+from disteval.extras import DISTRIBUTION, needs
 from disteval.files import write_atomically
 
 SCHEMA_VERSION = 1
 """The JSON's version; a change that readers of the last version would misunderstand raises it."""
 
 MAX_BYTES = 16 << 20
-"""The largest JSON file that is read; the report of a check takes less than one MiB."""
+"""The most JSON that a page is made of; the report of a check takes less than one MiB."""
 
-_MAX_DIGITS = 300
 _MAX_NUMBER = 1e300  # charts multiply numbers, and the largest float is 1.8e308
 
 _SHOWN = 200  # characters of a message about a value from a file, which may be of any length
 _REMEDY = "write it with --json FILE of disteval check, audit, eval or fit"
+
+
+def header(kind: str) -> dict[str, Any]:
+    """Return what the report of a command begins with: the version, the time and the command."""
+    program = Path(sys.argv[0]).name
+    name = "disteval" if program == "__main__.py" else program
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "version": metadata.version(DISTRIBUTION),
+        "created": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": shlex.join([name, *sys.argv[1:]]),
+    }
 
 
 def write_file(option: str, path: Path, text: str) -> None:
@@ -66,50 +82,33 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_json(path: Path, remedy: str, *, finite: bool = True) -> Any:
-    """Read a JSON file that is not trusted; a message about it ends with the remedy.
-
-    Args:
-        path: The file.
-        remedy: What the user can do when the file can't be read.
-        finite: Whether NaN and Infinity, which JSON does not have, are refused.
-    """
+def _read_json(path: Path) -> Any:
+    """Read a JSON file that is not trusted."""
     try:
         with path.open("rb") as file:  # a device says that it has 0 bytes, and never ends
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
         return json.loads(
-            data.decode(), object_pairs_hook=_object, parse_int=_integer, parse_float=_real,
-            parse_constant=_refuse_constant if finite else float,
+            data.decode(), object_pairs_hook=_object, parse_int=lambda text: int(_number(text)),
+            parse_float=lambda text: float(_number(text)), parse_constant=_number,
         )  # fmt: skip
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} can't be read as JSON ({error}); {remedy}") from error
+        raise UsageError(f"{path} can't be read as JSON ({error}); {_REMEDY}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"one object has two values of {twice!r:.{_SHOWN}}")
+    if len(found) < len(pairs):  # readers differ in which of the two they take
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"one object has two values of {name!r:.{_SHOWN}}")
     return found
 
 
-def _integer(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise ValueError(f"a number has {len(text)} digits, and at most {_MAX_DIGITS} are read")
-    return int(text)
-
-
-def _real(text: str) -> float:
-    if abs(number := float(text)) > _MAX_NUMBER:
+def _number(text: str) -> str:
+    if not abs(float(text)) <= _MAX_NUMBER:
         raise ValueError(f"the number {text:.{_SHOWN}} is not between ±{_MAX_NUMBER:g}")
-    return number
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
+    return text
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def read_run(path: Path) -> dict[str, Any]:
         UsageError: The file can't be read, or is not a report.
         LibraryMissingError: jsonschema is not installed.
     """
-    found: dict[str, Any] = read_json(path, _REMEDY)
+    found: dict[str, Any] = _read_json(path)
     try:
         reason = why_no_run(found)
     except RecursionError:  # the message would have shown a value

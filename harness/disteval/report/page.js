@@ -48,7 +48,7 @@
       const shown = found.filter((element) => !element.hidden).length;
       return found.length ? `${shown} of ${found.length} ${noun}` : "";
     };
-    const told = [tell(".matrix:not(.versions) tr[data-filter]", "rules"), tell(".failure", "failures")];
+    const told = [tell(".matrix tr[data-filter]", "rules"), tell(".failure", "failures")];
     one("#count").textContent = told.filter(Boolean).join(", ");
     const nothing = one(".nothing");
     if (nothing) nothing.hidden = all(".failure:not([hidden])").length > 0;

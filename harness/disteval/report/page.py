@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata, resources
@@ -13,19 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_output_file
 from disteval.extras import DISTRIBUTION, needs
-from disteval.report import audits, model, values
-from disteval.report.charts import (
-    Benchmark,
-    check_charts,
-    day,
-    loss_charts,
-    shown,
-    throughput_chart,
-)
+from disteval.report import audits, model
+from disteval.report.charts import Picture, loss_charts, throughput_charts
+from disteval.report.evaluations import side_by_side
 from disteval.report.files import write_file
-from disteval.report.pictures import Picture
-from disteval.report.svg import draw
-from disteval.report.versions import make_histories
 from disteval.text import visible
 from disteval.traces.times import KINDS
 
@@ -43,42 +33,30 @@ def check_page_path(option: str, path: Path) -> None:
 
 
 def write_page(
-    path: Path,
-    runs: Sequence[tuple[str, Run]],
-    benchmarks: Sequence[Benchmark] = (),
-    pictures: Sequence[Picture] = (),
+    path: Path, runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()
 ) -> None:
-    """Write the page of reports, each with the name of its file, of benchmarks and of traces.
+    """Write the page of reports, each with the name of its file, and of traces.
 
     Raises:
-        UsageError: The file can't be written.
+        UsageError: The file can't be written, or the page would be too large.
         LibraryMissingError: Jinja2 is not installed; or matplotlib, if there are charts.
     """
-    write_file("--html", path, render(runs, benchmarks, pictures))
+    write_file("--html", path, render(runs, pictures))
 
 
-def render(
-    runs: Sequence[tuple[str, Run]],
-    benchmarks: Sequence[Benchmark] = (),
-    pictures: Sequence[Picture] = (),
-) -> str:
+def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) -> str:
     """Return the page's text, see `write_page`."""
     environment = _environment()
     checks, evaluations, trainings, audited = (
         [(name, run) for name, run in runs if run["kind"] == kind]
         for kind in ("check", "eval", "fit", "audit")
     )
-    tasks = [(name, run) for name, run in evaluations if "task" in run]
     columns = model.make_columns(checks)
     rows = model.make_rows(columns)
-    number = itertools.count(1)  # the ids of charts are unique in the page
     style, script = _source("page.css"), _source("page.js")
-    throughput, losses = throughput_chart([run for _, run in evaluations]), loss_charts(trainings)
-    check_charts([*throughput, *losses, *(chart for one in benchmarks for chart in one.charts)])
     return environment.get_template("template.html").render(
         columns=columns,
         rows=rows,
-        histories=make_histories(columns, rows),
         words=Counter(column.verdict.word for column in columns),
         failures=model.failures(rows),
         cause_of=model.cause_of,
@@ -89,27 +67,20 @@ def render(
         audits=audited,
         matrix_of=audits.matrix_of,
         largest=lambda finding: max(1e-9, *finding["fair"], *filter(None, finding["weights"])),
-        evaluations=[(name, run) for name, run in evaluations if "task" not in run],
-        tasks=tasks,
-        values=values,
-        throughput=throughput,
+        evaluations=side_by_side(evaluations),
+        throughput=throughput_charts(run for _, run in evaluations),
         trainings=trainings,
-        losses=losses,
-        benchmarks=benchmarks,
+        losses=loss_charts(trainings),
         pictures=pictures,
         kinds=KINDS,
-        as_is=_as_is,
         signs=model.SIGNS,
         verdicts=model.VERDICTS,
-        shown=shown,
-        day=day,
-        draw=lambda chart: _as_is(draw(chart, f"chart-{next(number)}")),
         version=metadata.version(DISTRIBUTION),
         style=_as_is(style),
         script=_as_is(script),
         policy=(
             f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-            f"base-uri 'none'; form-action 'none'"
+            f"img-src data:; base-uri 'none'; form-action 'none'"
         ),
     )
 
@@ -137,7 +108,7 @@ def _as_is(text: str) -> Markup:
     """Mark text that needs no escaping, because it is ours or was escaped."""
     from markupsafe import Markup
 
-    return Markup(text)  # noqa: S704 - the style and script beside this file; matplotlib's SVG
+    return Markup(text)  # noqa: S704 - the style and script beside this file
 
 
 def _source(name: str) -> str:

@@ -66,17 +66,17 @@ def _object(value: Mapping[Any, Any]) -> dict[str, Any]:
     return found
 
 
-def rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the name and the text of each value in results that `plain` has converted.
+def rows(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the name and each value in results that `plain` has converted.
 
     Values in dicts have rows of their own; of a metric with too many of them the first are shown.
     """
-    found = []
+    found: list[tuple[str, Any]] = []
     for name, value in metrics.items():
         leaves = list(islice(_leaves(str(name), value), _ROWS + 1))
-        found += [(path, text_of(leaf)) for path, leaf in leaves[:_ROWS]]
+        found += leaves[:_ROWS]
         if len(leaves) > _ROWS:
-            found.append((name, "…  (the report of --json has all values)"))
+            found.append((f"{name}  …", "the report of --json has all values"))
     return found
 
 
@@ -139,15 +139,19 @@ def _is_matrix(value: Any) -> TypeGuard[list[list[Any]]]:
     )
 
 
-def coverage(run: dict[str, Any]) -> str:
+def coverage(run: Mapping[str, Any]) -> str:
     """Return in words what was proved about the samples of an evaluation."""
     if run["coverage"] != "by index":
         return f"{run['coverage']}, each once"
     return f"by index, contents of {run.get('compared', 0)} of {run['size']} samples compared"
 
 
-def doubts(run: dict[str, Any]) -> str:
-    """Return in words what is odd about the model of an evaluation; nothing for most."""
+def doubts(run: Mapping[str, Any]) -> str:
+    """Return in words what is odd about an evaluation; nothing for most."""
+    for name, share in run.get("accuracy", {}).items():
+        right = run["correct"].get(name)
+        if right is not None and run["evaluated"] and share != right / run["evaluated"]:
+            return f"not as it was written: {share} is not {right} of {run['evaluated']}"
     if run.get("repeatable") is False:
         return "random: predict returned other outputs for the same samples the second time"
     if run.get("difference"):

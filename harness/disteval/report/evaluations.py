@@ -1,0 +1,158 @@
+"""Evaluations side by side: what each was, what it found, and whether all found the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from disteval.report import values
+
+Run = Mapping[str, Any]
+
+
+class Fact(NamedTuple):
+    """A row of the table: what each evaluation has of one thing.
+
+    ``sign`` is the outcome whose sign stands beside it: ``passed`` where all are equal to the last
+    bit, ``failed`` where they have to be and are not, and empty where they may differ.
+    """
+
+    name: str
+    texts: Sequence[str]
+    sign: str = ""
+
+    @property
+    def odd(self) -> list[bool]:
+        """Whether each differs from the first, where all have to be equal."""
+        return [self.sign == "failed" and text != self.texts[0] for text in self.texts]
+
+
+class Sides(NamedTuple):
+    """All evaluations of one task, each with the name of its file."""
+
+    task: str
+    names: Sequence[str]
+    facts: Sequence[Fact]
+    matrices: Sequence[values.Matrix]
+
+
+def side_by_side(runs: Iterable[tuple[str, Run]]) -> list[Sides]:
+    """Put the evaluations of each task side by side."""
+    tasks: dict[str, list[tuple[str, Run]]] = {}
+    for name, run in runs:
+        tasks.setdefault(title_of(run), []).append((name, run))
+    found = []
+    for task, mine in tasks.items():
+        names, same = [name for name, _ in mine], [run for _, run in mine]
+        facts = results(same) + conduct(same) + origin(same)
+        found.append(Sides(task, names, facts, values.matrices(same[0].get("metrics", {}))))
+    return found
+
+
+def title_of(run: Run) -> str:
+    """Return what was evaluated."""
+    return str(run.get("task") or f"ResNet-18 on {run['dataset']}")
+
+
+def results(runs: Sequence[Run]) -> list[Fact]:
+    """Return a row for each value that the metrics found."""
+    found = [_values_of(run) for run in runs]
+    names = dict.fromkeys(name for each in found for name in each)
+    missing = (None, "missing")
+    return [_compared(name, [each.get(name, missing) for each in found]) for name in names]
+
+
+def conduct(runs: Sequence[Run]) -> list[Fact]:
+    """Return what was evaluated and how, as the terminal and the page show it."""
+    speeds = "samples" if "task" in runs[0] else "images"
+    rows: dict[str, list[str]] = {
+        "samples": [f"{run['evaluated']} of {run['size']}" for run in runs],
+        "of an earlier run": [_stored(run) for run in runs],
+        "coverage": [values.coverage(run) for run in runs],
+        "digest": [run.get("digest") or "" for run in runs],
+        "model": [values.doubts(run) for run in runs],
+        "duplicates dropped": [str(run["padded"]) for run in runs],
+        f"{speeds}/s": [f"{run[f'{speeds}_per_second']:.0f}" for run in runs],
+        "ranks": [str(run["world_size"]) for run in runs],
+        "backend": [run["backend"] for run in runs],
+        "device": [_device(run) for run in runs],
+        "leases": [_of_leases(run, "committed") for run in runs],
+        "batches repeated": [_of_leases(run, "repeated") for run in runs],
+        "ranks lost": [_lost(run) for run in runs],
+        "predictions": [run.get("predictions", "") for run in runs],
+    }
+    compared = _compared("digest", [(text, text) for text in rows["digest"]])
+    facts = [Fact(name, texts) for name, texts in rows.items() if any(texts)]
+    return [compared if fact.name == "digest" else fact for fact in facts]
+
+
+def origin(runs: Sequence[Run]) -> list[Fact]:
+    """Return when and with what each was made."""
+    rows = {
+        "when, UTC": [run.get("created", "") for run in runs],
+        "command": [run.get("command", "") for run in runs],
+        "versions": [_versions(run) for run in runs],
+        "batch size": [str(run["batch_size"]) for run in runs],
+        "seconds": [f"{run['seconds']:.3g}" for run in runs],
+        "of each rank": [_of_ranks(run) for run in runs],
+    }
+    return [Fact(name, texts) for name, texts in rows.items() if any(texts)]
+
+
+def _compared(name: str, found: Sequence[tuple[Any, str]]) -> Fact:
+    """Return a row of values that have to be equal, each with its text."""
+    first, texts = found[0][0], [text for _, text in found]
+    if len(found) < 2:
+        return Fact(name, texts)
+    equal = all(repr(value) == repr(first) for value, _ in found)  # of floats, all digits
+    if not equal and len({*texts}) < len(texts):
+        texts = [f"{value!r:.400}" for value, _ in found]
+    return Fact(name, texts, "passed" if equal else "failed")
+
+
+def _values_of(run: Run) -> dict[str, tuple[Any, str]]:
+    """Return each value of the metrics with its text, by its name."""
+    if "task" in run:
+        return {name: (value, values.text_of(value)) for name, value in values.rows(run["metrics"])}
+    return {
+        f"{name} accuracy": (
+            value, f"{value:.4f}  ({run['correct'].get(name, '?')} of {run['evaluated']})"
+        )
+        for name, value in run["accuracy"].items()
+    }  # fmt: skip
+
+
+def _stored(run: Run) -> str:
+    if not run.get("stored"):
+        return ""
+    return f"{run['stored']} of {run['evaluated']}, begun {run.get('stored_since')}"
+
+
+def _device(run: Run) -> str:
+    return (
+        f"{run['device']} ({run['framework']})" if "framework" in run else run.get("device") or ""
+    )
+
+
+def _of_leases(run: Run, what: str) -> str:
+    if "leases" not in run:
+        return ""
+    of = f" of {run['leases']['batches']}" if what == "repeated" else ""
+    return f"{run['leases'][what]}{of}"
+
+
+def _lost(run: Run) -> str:
+    if "leases" not in run:
+        return ""
+    lost = run["leases"]["lost"]
+    return "\n".join([str(len(lost)), *(f"rank {one['rank']}: {one['how']}" for one in lost)])
+
+
+def _of_ranks(run: Run) -> str:
+    ranks = enumerate(run.get("ranks", []))
+    return "\n".join(f"rank {i}: {r['samples']} in {r['seconds']:.3g} s" for i, r in ranks)
+
+
+def _versions(run: Run) -> str:
+    found = {"disteval": run["version"]} if "version" in run else {}
+    return ", ".join(f"{name} {what}" for name, what in (found | run.get("versions", {})).items())
