@@ -39,7 +39,7 @@ from disteval.data.sources import Stored
 from disteval.errors import LedgerError, UsageError
 from disteval.files import FolderLock, sync_folder, whose
 from disteval.identity import differences
-from disteval.metrics.totals import fold_totals
+from disteval.metrics.totals import States, fold_totals, pack_totals
 from disteval.plain import dumps, is_pickled, loads
 
 FOLD_BYTES = 64 << 20
@@ -64,7 +64,7 @@ class Part(NamedTuple):
         rank: The rank.
         ids: The numbers of the samples, see `disteval.coverage.Counted.packed`.
         certificate: The proof of these numbers, and of the contents.
-        states: The states of the metrics, as bytes.
+        states: The states of the metrics; as bytes in what is sent or written.
         files: The files of predictions.
         lengths: The number of elements of each part of a stream that was read to its end.
         contents: The digest of the elements of each part of a stream; None if it is unknown.
@@ -75,7 +75,7 @@ class Part(NamedTuple):
     rank: int
     ids: tuple[bytes, ...]
     certificate: Certificate
-    states: bytes
+    states: States
     files: tuple[PartFile, ...] = ()
     lengths: Mapping[int, int] = {}
     contents: Mapping[int, int | None] = {}
@@ -84,13 +84,17 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, sent: tuple[Any, ...]) -> Part:
-        """Return the part that `plain` was taken of."""
+        """Return the part that `plain` was made of."""
         part = cls(*sent)
         return part._replace(certificate=Certificate(*part.certificate))
 
     def plain(self) -> tuple[Any, ...]:
         """Return the part without its classes, which a small message has no room for."""
-        return tuple(self._replace(certificate=tuple(self.certificate)))  # type: ignore[arg-type]
+        plain = self._replace(
+            certificate=tuple(self.certificate),  # type: ignore[arg-type]
+            states=pack_totals(self.states),
+        )
+        return tuple(plain)
 
 
 _RECORDS: dict[str, list[type]] = {
@@ -104,7 +108,7 @@ def merged(parts: Sequence[Part]) -> list[Part]:
     """Return parts as one, if all states are sums; else those parts themselves."""
     if len(parts) < 2:
         return [*parts]
-    states = fold_totals(part.states for part in parts)
+    states = fold_totals([part.states for part in parts])
     return [*parts] if states is None else [reduce(_joined, parts)._replace(states=states)]
 
 
@@ -182,12 +186,15 @@ class Log:
             LedgerError: It can't be written. Nothing of it is kept.
             UsageError: Its states had to be pickled, see `disteval.metrics.totals.check_kept`.
         """
-        if self.path is not None and is_pickled(part.states):
+        if self.path is None:
+            return
+        sealed = pack_totals(part.states)
+        if is_pickled(sealed):
             raise UsageError(
                 "a metric keeps values that the ledger does not hold; see docs/leases.md for those "
                 "that it does, or leave the ledger out"
             )
-        self.write("part", part)
+        self.write("part", part._replace(states=sealed))
 
     def write(self, *record: Any) -> None:
         """Write a record."""

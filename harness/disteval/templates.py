@@ -119,7 +119,7 @@ class BytesBaseDistBackend(BaseDistBackend):
         """See `BaseDistBackend.all_gather_object`."""
         world_size = self.world_size
         if world_size == 1:
-            return [_copy_of(obj)]
+            return [frames.copied(obj)]
         with self._collectives as number:
             return self._gather_in(obj, Call(number, 0), world_size)
 
@@ -142,7 +142,7 @@ class BytesBaseDistBackend(BaseDistBackend):
         world_size = self.world_size
         self._check_src(src)
         if world_size == 1:
-            return _copy_of(obj)
+            return frames.copied(obj)
         with self._collectives as number:
             return self._broadcast_in(obj, src, Call(number, src + 1), world_size)
 
@@ -165,11 +165,6 @@ class BytesBaseDistBackend(BaseDistBackend):
             raise UsageError(
                 f"src={src!r} is not a rank; give an integer from 0 to {self.world_size - 1}"
             )
-
-
-def _copy_of(obj: Any) -> Any:
-    block, rest = frames.split(obj)
-    return frames.decode_parts(frames.read_header(block, 0), block, bytearray(rest), 0)
 
 
 class TensorBaseDistBackend(BytesBaseDistBackend, Generic[Tensor]):

@@ -27,6 +27,7 @@ from suites.helpers.ledger import (
     certify,
     compute_totals,
     ledger,
+    pack_totals,
     take_totals,
     unpacked_ids,
 )
@@ -260,7 +261,7 @@ def confusion(start: int, samples: int) -> bytes:
     metrics = {"confusion": ConfusionMatrix(CLASSES)}
     metrics["confusion"].reset_to_sums()
     metrics["confusion"].add(*drawn)
-    return take_totals(metrics, start)
+    return pack_totals(take_totals(metrics, start))
 
 
 def computed(parts: Any) -> Any:

@@ -178,8 +178,10 @@ class Fixed:
         """Return what was found, the number of samples of padding, and that of compared ones."""
         work, backend = self._work, self._backend
         stream = None if work.stream is None else note_of(work.stream)
-        parts = () if failure else tuple(part.plain() for part in self._parts)
-        sent = parts, self.seen, stream, failure and failure.what
+        # Rank 0 computes, so its own parts stay where they are.
+        parts = () if failure or not self.rank else tuple(part.plain() for part in self._parts)
+        padded = self.seen - sum(part.certificate.counted for part in self._parts)
+        sent = parts, padded, stream, failure and failure.what
         with outlive(backend.rank, failure), traces.span("metric", "gather"):
             notes = backend.all_gather_object(sent)
         raise_failure([what for *_, what in notes], failure)
@@ -187,9 +189,8 @@ class Fixed:
         if work.stream is not None:
             notes_of_streams: list[StreamNote] = [note for *_, note, _ in notes]
             compared = check_streams(notes_of_streams, work.stream, backend)
-        every = [Part.of(part) for own, *_ in notes for part in own]
-        padded = sum(seen for _, seen, *_ in notes)
-        padded -= sum(part.certificate.counted for part in every)
+        every = [*self._parts, *(Part.of(part) for others, *_ in notes for part in others)]
+        padded = sum(each for _, each, *_ in notes)
         with traces.span("metric", "compute"):
             outcome = self._finished(every)
         if isinstance(work.target, GatheredPredictions):

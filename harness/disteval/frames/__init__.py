@@ -19,6 +19,7 @@ from disteval.frames.layout import (
     Parts,
 )
 from disteval.frames.serialising import (
+    copied,
     decode,
     decode_parts,
     decode_small,
@@ -38,6 +39,7 @@ __all__ = [
     "Parts",
     "check_size",
     "configure",
+    "copied",
     "decode",
     "decode_parts",
     "decode_small",

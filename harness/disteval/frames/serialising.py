@@ -43,6 +43,26 @@ def encode(obj: Any, call: Call = NO_CALL, rank: int = 0) -> bytearray:
 
 def split(obj: Any, call: Call = NO_CALL, rank: int = 0) -> Parts:
     """Serialise an object as `encode` does, in two parts, without copying a large array."""
+    body, memories, reason = _pickled(obj)
+    if reason:
+        return layout.assemble(layout.FAILURE, reason.encode(errors="replace"), [], call, rank)
+    return layout.assemble(layout.PICKLE, body, memories, call, rank)
+
+
+def copied(obj: Any) -> Any:
+    """Return an object as `split` and `decode_parts` would, for a rank that is alone.
+
+    Raises:
+        FrameError, RankError: See `decode`.
+    """
+    body, memories, reason = _pickled(obj)
+    if reason:
+        raise RankError(0, reason)
+    return _load(body, [memoryview(bytearray(memory)) for memory in memories], 0)
+
+
+def _pickled(obj: Any) -> tuple[bytes, list[memoryview], str]:
+    """Return an object's pickle, the memories beside it, and why there is no pickle, if so."""
     memories: list[memoryview] = []
 
     def keep_inside(buffer: pickle.PickleBuffer) -> bool:
@@ -56,13 +76,16 @@ def split(obj: Any, call: Call = NO_CALL, rank: int = 0) -> Parts:
         body = pickle.dumps(obj, 5, buffer_callback=keep_inside)
         size = layout.laid_out_size(body, memories)
         if size <= max_object_bytes():
-            return layout.assemble(layout.PICKLE, body, memories, call, rank)
+            return body, memories, ""
+        reason = (
+            f"would send {size} bytes, over the cap of {max_object_bytes()}; raise "
+            f"max_object_bytes with disteval.frames.configure"
+        )
     # A __reduce__ may raise anything, and memory may end; the other ranks must be told.
     except Exception as error:
         reason = f"could not serialise its object of type {type(obj).__qualname__}: "
-        return _failure(reason + _describe(error), call, rank)
-    reason = f"would send {size} bytes, over the cap of {max_object_bytes()}; raise "
-    return _failure(reason + "max_object_bytes with disteval.frames.configure", call, rank)
+        reason += _describe(error)
+    return b"", [], reason[:_REASON_LENGTH]
 
 
 def read_header(block: Buffer, rank: int, call: Call | None = None) -> Header:
@@ -135,11 +158,6 @@ def _load(body: Any, memories: Sequence[memoryview], rank: int) -> Any:
     except Exception as error:
         reason = _describe(error)
         raise FrameError(f"the object of rank {rank} can't be rebuilt here: {reason}") from error
-
-
-def _failure(reason: str, call: Call, rank: int) -> Parts:
-    body = reason[:_REASON_LENGTH].encode(errors="replace")
-    return layout.assemble(layout.FAILURE, body, [], call, rank)
 
 
 def _describe(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from disteval import traces
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.leases.book import Lease
 from disteval.ledger import Part
+from disteval.metrics.totals import pack_totals
 from disteval.plain import packed
 from disteval.world.channel.connection import Address, bound_waits, connect
 from disteval.world.channel.messages import (
@@ -144,8 +145,9 @@ class Borrower:
             UsageError: It is too large for a message.
         """
         what = f"the metrics' state over units {lease.start} to {lease.stop - 1}"
-        check_size(part.states, what, "use metrics that follow from sums, or a smaller batch_size")
-        self._commit = Commit(lease.number, part, waited)
+        states = pack_totals(part.states)
+        check_size(states, what, "use metrics that follow from sums, or a smaller batch_size")
+        self._commit = Commit(lease.number, part._replace(states=states), waited)
         self._send(self._commit)
 
     def fail(self, unit: int | None, what: str) -> None:

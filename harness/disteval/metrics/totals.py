@@ -1,4 +1,4 @@
-"""The states of metrics over parts of a data set, as bytes, which are added up in any order.
+"""The states of metrics over parts of a data set, which are added up in any order.
 
 The sums of a summable metric are added exactly. Other metrics keep each part's state with its
 place, and compute over all states in the order of the data set, as one rank would.
@@ -6,7 +6,7 @@ place, and compute over all states in the order of the data set, as one rank wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from disteval.default_backend import get_dist_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.metrics.arrays import Array
 from disteval.metrics.base import BaseMetric, SummableMetric
-from disteval.metrics.state import add_sums, as_array
+from disteval.metrics.state import add_sums
 from disteval.plain import dumps, packed, unpacked
 
 _SMALL = 4096
@@ -27,6 +27,9 @@ _SUMS, _WITH_STATES = b"+", b"."  # the first byte, unless they are pickled
 
 Total = tuple[int, Any, list[tuple[int, Any]]]
 """The rows of a summable metric and their sums; the place of each part and its state of others."""
+
+States = Mapping[str, Total] | bytes
+"""The total of each metric by name; as bytes where they are sent or written."""
 
 
 class SparseSums(NamedTuple):
@@ -90,7 +93,7 @@ def check_kept(metrics: Mapping[str, BaseMetric]) -> None:
             ) from None
 
 
-def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> bytes:
+def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> dict[str, Total]:
     """Return the metrics' states over one part of the data set, and reset the metrics.
 
     Args:
@@ -103,21 +106,37 @@ def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> bytes:
         is_sum = isinstance(metric, SummableMetric)
         totals[name] = (*state, []) if is_sum else (0, None, [(place, state)])
         metric.reset_to_sums()
-    return _pack(totals)
+    return totals
 
 
-def fold_totals(parts: Iterable[bytes]) -> bytes | None:
+def pack_totals(states: States) -> bytes:
+    """Return states as bytes."""
+    if isinstance(states, bytes):
+        return states
+    small = {}
+    for name, (rows, sums, placed) in states.items():
+        if isinstance(sums, np.ndarray) and sums.size > _SMALL:
+            places = np.flatnonzero(sums)
+            if len(places) <= sums.size // 4:
+                sums = SparseSums(sums.shape, places, sums.ravel()[places])
+        small[name] = rows, sums, placed
+    return packed(small, _SUMS if _are_sums(states) else _WITH_STATES)
+
+
+def fold_totals(parts: Sequence[States]) -> States | None:
     """Return the sums of parts as one; None if there are states, which would take no less."""
-    parts = [*parts]
-    return _pack(_add_up(parts)) if all(part.startswith(_SUMS) for part in parts) else None
+    if not all(map(_are_sums, parts)):
+        return None
+    found = _add_up(parts)
+    return pack_totals(found) if isinstance(parts[0], bytes) else found
 
 
-def compute_totals(metrics: Mapping[str, BaseMetric], parts: Iterable[bytes]) -> dict[str, Any]:
+def compute_totals(metrics: Mapping[str, BaseMetric], parts: Sequence[States]) -> dict[str, Any]:
     """Compute metrics over all parts in this process, as one rank that had added all samples would.
 
     Args:
         metrics: The metrics, by name.
-        parts: What `take_totals` or `fold_totals` returned.
+        parts: The states of each part.
 
     Raises:
         UsageError: There are no samples, or a metric refuses them.
@@ -142,33 +161,26 @@ def compute_totals(metrics: Mapping[str, BaseMetric], parts: Iterable[bytes]) ->
     return found
 
 
-def _pack(totals: Mapping[str, Total]) -> bytes:
-    small = {}
-    for name, (rows, sums, states) in totals.items():
-        if isinstance(sums, np.ndarray) and sums.size > _SMALL:
-            places = np.flatnonzero(sums)
-            if len(places) <= sums.size // 4:
-                sums = SparseSums(sums.shape, places, sums.ravel()[places])
-        small[name] = rows, sums, states
-    has_states = any(states for _, _, states in totals.values())
-    return packed(small, _WITH_STATES if has_states else _SUMS)
+def _are_sums(states: States) -> bool:
+    if isinstance(states, bytes):
+        return states.startswith(_SUMS)
+    return not any(placed for _, _, placed in states.values())
 
 
-def _add_up(parts: Iterable[bytes]) -> dict[str, Total]:
+def _add_up(parts: Iterable[States]) -> dict[str, Total]:
     totals: dict[str, Total] = {}
+    own = set[str]()  # whose sums are an array that no part holds
     for part in parts:
-        for name, (rows, sums, states) in unpacked(part).items():
-            others, total, all_states = totals.get(name, (0, None, []))
-            all_states.extend(states)
-            totals[name] = rows + others, _add(total, sums), all_states
+        found = unpacked(part) if isinstance(part, bytes) else part
+        for name, (rows, sums, placed) in found.items():
+            others, total, every = totals.get(name, (0, None, []))
+            if isinstance(sums, SparseSums):  # added in place, which takes less time
+                if name not in own or total.dtype != sums.values.dtype:
+                    total = add_sums(total, np.zeros(sums.shape, sums.values.dtype))
+                    own.add(name)
+                total.flat[sums.places] += sums.values
+            else:
+                total = add_sums(total, sums)
+            every.extend(placed)
+            totals[name] = rows + others, total, every
     return totals
-
-
-def _add(one: Any, other: Any) -> Any:
-    """Add the sums of two parts; sparse ones to an array in its place, which takes less time."""
-    if not isinstance(other, SparseSums):
-        return add_sums(one, as_array(other))
-    if one is None or one.dtype != other.values.dtype or not one.flags.writeable:
-        one = add_sums(one, np.zeros(other.shape, other.values.dtype))
-    one.flat[other.places] += other.values
-    return one
