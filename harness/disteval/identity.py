@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
-from disteval.outputs import OUTPUTS, gap, told
+from disteval.outputs import OUTPUTS, Outputs, gap, told
 
 Check = Callable[[Sequence[Any]], None]
 """A function that gets what every rank sent, by rank, and raises an error on every rank alike."""
@@ -113,9 +113,9 @@ def differences(
         if not (name.startswith(_HELD) and (name not in there or name not in here))
         and name != OUTPUTS
     ]
-    found = gap(str(there.get(OUTPUTS, "")), str(here.get(OUTPUTS, "")))
-    if found is not None and not found[1]:
-        said.append(f"{OUTPUTS} are others {old} and {new}: {told(found[0])}")
+    found = gap(*(Outputs.of(str(each.get(OUTPUTS, ""))) for each in (there, here)))
+    if found.largest is not None and not found.is_near:
+        said.append(f"{OUTPUTS} are others {old} and {new}: {told(found.largest)}")
     return _some(said)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,35 +25,55 @@ A product in TensorFloat-32 has a relative error of 2**-11, in bfloat16 of 2**-9
 """
 
 
-def text_of(ids: Sequence[int], form: str, arrays: Sequence[npt.NDArray[Any]]) -> str:
-    """Return the text of outputs.
+class Outputs(NamedTuple):
+    """Outputs, taken apart.
 
-    Args:
-        ids: The numbers of the samples.
+    Attributes:
+        ids: The numbers of the samples, with commas; nothing if outputs are not known.
         form: What must be equal, such as a digest of labels, texts and shapes; without a space.
-        arrays: The arrays of floats.
+        arrays: The arrays of floats, as float64.
     """
-    parts = [base64.b64encode(array.astype("<f8").tobytes()).decode() for array in arrays]
-    return " ".join([",".join(map(str, ids)), form, *parts])
+
+    ids: str = ""
+    form: str = ""
+    arrays: Sequence[npt.NDArray[np.float64]] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Outputs:
+        """Return the outputs whose `text` this is."""
+        ids, form, *parts = text.split(" ") if text else ("", "")
+        return cls(ids, form, [np.frombuffer(base64.b64decode(part), "<f8") for part in parts])
+
+    @property
+    def text(self) -> str:
+        """The outputs as a text, which is nothing if they are not known."""
+        parts = [base64.b64encode(array.astype("<f8").tobytes()).decode() for array in self.arrays]
+        return " ".join([self.ids, self.form, *parts]) if self.ids else ""
 
 
-def gap(one: str, other: str) -> tuple[float, bool] | None:
-    """Return the largest difference between two texts' numbers, and whether it may be.
+class Gap(NamedTuple):
+    """How far outputs differ.
 
-    None stands for texts that can't be compared, because one is empty or of other samples.
-    Infinity stands for other labels, texts or shapes, and for a number in the place of NaN.
+    Attributes:
+        largest: The largest difference between two numbers; None if outputs can't be compared,
+            because one is unknown or of other samples. Infinity stands for other labels, texts or
+            shapes, and for a number in the place of NaN.
+        is_near: Whether they may differ so far.
     """
-    (ids, form, *arrays), (other_ids, other_form, *other_arrays) = (
-        (text or " ").split(" ") for text in (one, other)
-    )
-    if not ids or ids != other_ids:
-        return None
-    if form != other_form or len(arrays) != len(other_arrays):
-        return math.inf, False
+
+    largest: float | None
+    is_near: bool
+
+
+def gap(one: Outputs, other: Outputs) -> Gap:
+    """Return how far outputs differ."""
+    if not one.ids or one.ids != other.ids:
+        return Gap(None, False)
+    shapes = ([array.shape for array in each.arrays] for each in (one, other))
+    if one.form != other.form or next(shapes) != next(shapes):
+        return Gap(math.inf, False)
     largest, is_near = 0.0, True
-    for a, b in zip(map(_numbers, arrays), map(_numbers, other_arrays), strict=True):
-        if a.shape != b.shape:
-            return math.inf, False
+    for a, b in zip(one.arrays, other.arrays, strict=True):
         differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))
         if differs.any():
             found = float(np.abs(a[differs] - b[differs]).max())
@@ -62,14 +82,14 @@ def gap(one: str, other: str) -> tuple[float, bool] | None:
             scale = both[np.isfinite(both)].max(initial=0.0)
             largest = max(largest, found)
             is_near &= bool(found <= RELATIVE * scale + ABSOLUTE)
-    return largest, is_near
+    return Gap(largest, is_near)
 
 
 def largest_gap(texts: Sequence[tuple[int, str]]) -> float | None:
     """Return the largest difference between the first rank's outputs and those of the others.
 
     Args:
-        texts: Ranks, and their outputs.
+        texts: Ranks, and the `Outputs.text` of each.
 
     Returns:
         The difference; None if outputs can't be compared.
@@ -78,20 +98,18 @@ def largest_gap(texts: Sequence[tuple[int, str]]) -> float | None:
         UsageError: Ranks have different models.
     """
     (first, text), *others = texts
-    found = {rank: gap(text, other) for rank, other in others}
-    known = {rank: each for rank, each in found.items() if each is not None}
-    if wrong := {rank: value for rank, (value, is_near) in known.items() if not is_near}:
+    gaps = {rank: gap(Outputs.of(text), Outputs.of(other)) for rank, other in others}
+    known = {rank: each.largest for rank, each in gaps.items() if each.largest is not None}
+    if wrong := {rank: largest for rank, largest in known.items() if not gaps[rank].is_near}:
         ranks = ", ".join(map(str, wrong))
-        some = text.partition(" ")[0].replace(",", ", ")
+        some = Outputs.of(text).ids.replace(",", ", ")
         raise UsageError(
             f"predict returns other outputs on rank{'s' * (len(wrong) > 1)} {ranks} than on rank "
             f"{first} for the samples {some}: {told(max(wrong.values()))}; "
             f"give every rank the same model, with the same weights and settings. Set {SWITCH}=off "
             f"on every rank if they may differ by so much"
         )
-    if len(known) < len(found):
-        return None
-    return max((value for value, _ in known.values()), default=None)
+    return max(known.values(), default=None) if len(known) == len(gaps) else None
 
 
 def told(largest: float) -> str:
@@ -99,7 +117,3 @@ def told(largest: float) -> str:
     if math.isinf(largest):
         return "labels, texts, shapes or infinite numbers differ"
     return f"the largest difference is {largest:.6g}"
-
-
-def _numbers(part: str) -> npt.NDArray[np.float64]:
-    return np.frombuffer(base64.b64decode(part), "<f8")

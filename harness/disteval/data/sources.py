@@ -57,10 +57,6 @@ class Form(NamedTuple):
     reads_ahead: bool = False
     even: bool = True
 
-    def limited(self, size: int) -> int:
-        """Return how many of so many samples are evaluated."""
-        return size if self.limit is None else min(size, self.limit)
-
     def assembled(self, taken: Sequence[_Taken], unit: int, *, counts: bool = True) -> Batch:
         """Return a batch of elements."""
         numbers = np.array([number for number, *_ in taken], np.int64)
@@ -137,6 +133,7 @@ class Indexed:
     Args:
         samples: The samples.
         length: How many there are, which must not change.
+        size: How many of them are evaluated, from the first on.
         loader: Reads batches of them.
         form: How batches are made.
         backend: Joins the ranks.
@@ -151,10 +148,16 @@ class Indexed:
     """
 
     def __init__(
-        self, samples: Sized, length: int, loader: Loader, form: Form, backend: BaseDistBackend
+        self,
+        samples: Sized,
+        length: int,
+        size: int,
+        loader: Loader,
+        form: Form,
+        backend: BaseDistBackend,
     ) -> None:
         self._samples, self._length, self._loader, self._form = samples, length, loader, form
-        self.size = form.limited(length)
+        self.size = size
         self._lengths: npt.NDArray[np.int64] | None = None
         if (by := form.by_length) is not None:
             self._lengths = gather_lengths(samples, self.size, by.length, backend)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
+from typing import Literal
 
 from disteval.data.contents import CONTENTS
 from disteval.data.plan import Batch, dealt
@@ -56,6 +57,8 @@ class Borrowed:
         self.rank, self.seen, self.is_kept = borrower.rank, 0, borrower.is_kept
         self._lease = Lease(-1, 0, 0)
         self._unit: int | None = None
+        # What was done of a lease is not kept.
+        self.whole: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def evaluate(self) -> Evaluation:
         """Borrow leases and evaluate them, until there is a result."""
@@ -86,16 +89,12 @@ class Borrowed:
             yield ((lease.start + unit, counts) for unit, counts in mine)
         self._unit = None
 
-    def goes_on(self, batch: Batch) -> bool:
-        """Give a sign of life; return False if another rank was first."""
+    def after(self, batch: Batch) -> Literal["go on", "drop"]:
+        """Give a sign of life, and drop the lease if another rank was first; see `Schedule`."""
         self._unit = batch.unit
         done = batch.unit - self._lease.start + isinstance(self._source, Indexed)
         self._borrower.progress(self._lease, done)
-        return self._borrower.is_wanted(self._lease)
-
-    def is_due(self) -> bool:
-        """Return False: a lease is committed as a whole."""
-        return False
+        return "go on" if self._borrower.is_wanted(self._lease) else "drop"
 
     def commit(self, part: Part) -> None:
         """Send what the lease amounts to."""
@@ -104,10 +103,6 @@ class Borrowed:
 
     def keep(self, take: Callable[[], Part]) -> None:
         """Do nothing: another rank evaluates the lease."""
-
-    def whole(self) -> AbstractContextManager[None]:
-        """Do nothing: what was done of a lease is not kept."""
-        return nullcontext()
 
 
 def run_leases(

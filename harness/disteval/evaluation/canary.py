@@ -27,7 +27,7 @@ from disteval.data.collate import first_rows
 from disteval.data.digests import digest_of
 from disteval.data.plan import Picked, filled_rows
 from disteval.metrics.arrays import to_numpy
-from disteval.outputs import SWITCH, gap, largest_gap, text_of
+from disteval.outputs import SWITCH, Outputs, gap, largest_gap
 
 if TYPE_CHECKING:
     from disteval.data.contents import Look
@@ -81,9 +81,9 @@ class Canary:
         backend = work.backend
         if work.is_kept:
             look.settle()  # random ones are not compared with those of an earlier run
-        self.text = _common(work)
-        if work.is_kept and self.text and not _is_near(self.text, _common(work)):
-            self.text = ""  # random ones
+        common = _common(work)
+        if not work.is_kept or gap(common, _common(work)).is_near:  # else they are random
+            self.text = common.text
         if backend.world_size == 1:
             return
         digests = backend.all_gather_object(
@@ -94,7 +94,7 @@ class Canary:
         if len(set(digests)) == 1:
             self.difference = 0.0
             return
-        is_random = not _is_near(self.text, _common(work))
+        is_random = not gap(common, _common(work)).is_near
         found = backend.all_gather_object((self.text, is_random))
         if any(random_ for _, random_ in found):
             self.text = ""  # the second check tells of it
@@ -112,18 +112,22 @@ class Canary:
         if not self._is_due:
             return predict(inputs[0], **inputs[1])
         self._is_due = False
-        with drawn(kept=True) as moved:
-            pair = _of_some(predict, inputs, rows) if _is_small() else None
+        pair: list[Outputs] = []
         copied = None
-        if pair is None:  # the whole batch is evaluated twice
+        if _is_small():
+            with drawn(kept=True) as moved, suppress(Exception):  # it may take whole batches alone
+                some = first_rows(inputs, rows, min(rows, _TWICE))
+                copies = [deepcopy(some), deepcopy(some)]
+                pair = [_taken_apart(predict(first, **named)) for first, named in copies]
+        if not pair:
             with suppress(Exception):  # the objects decide what may fail
                 copied = deepcopy(inputs)
         outputs = predict(inputs[0], **inputs[1])
         if copied is not None:
             with drawn(kept=True) as moved, suppress(Exception):
-                pair = _told(outputs), _told(predict(copied[0], **copied[1]))
-        if pair is not None:
-            self.repeatable = _is_near(*pair)
+                pair = [_taken_apart(outputs), _taken_apart(predict(copied[0], **copied[1]))]
+        if pair:
+            self.repeatable = gap(*pair).is_near
         if self.repeatable is False:
             where = f" from the global generator of {' and '.join(moved)}" if moved else ""
             _log.warning(
@@ -139,11 +143,11 @@ def _is_small() -> bool:
     return sys.modules.keys().isdisjoint(_COMPILERS)
 
 
-def _common(work: Work) -> str:
-    """Return the outputs of the common samples as text; an empty text if there are none."""
+def _common(work: Work) -> Outputs:
+    """Return the outputs of the common samples, as far as there are any."""
     look, form = work.look, work.form
     if not is_switched_on(SWITCH) or look is None or not look.count:
-        return ""
+        return Outputs()
     has_budget = form.by_length is not None and form.by_length.max_tokens is not None
     ids = look.numbers[: 1 if has_budget else min(_COMMON, form.batch_size)]
     for step in (1, form.step) if _is_small() else (form.step,):
@@ -159,31 +163,20 @@ def _common(work: Work) -> str:
                 batch = form._replace(step=step).assembled(taken, 0)
             inputs, named = work.inputs_of(batch)
             outputs = work.task.predict(inputs, **named)
-            return _told(first_rows(outputs, batch.rows, len(batch.ids)), batch.ids.tolist())
-    return ""
+            outputs = first_rows(outputs, batch.rows, len(batch.ids))
+            return _taken_apart(outputs, batch.ids.tolist())
+    return Outputs()
 
 
-def _of_some(predict: Callable[..., Any], inputs: Inputs, rows: int) -> tuple[str, str] | None:
-    with suppress(Exception):  # as of a model that takes whole batches alone
-        some = first_rows(inputs, rows, min(rows, _TWICE))
-        (one, named), (other, named_other) = deepcopy(some), deepcopy(some)
-        return _told(predict(one, **named)), _told(predict(other, **named_other))
-    return None
-
-
-def _is_near(one: str, other: str) -> bool:
-    found = gap(one, other)
-    return found is not None and found[1]
-
-
-def _told(outputs: Any, ids: Sequence[int] = (0,)) -> str:
-    """Return the text of outputs.
+def _taken_apart(outputs: Any, ids: Sequence[int] = (0,)) -> Outputs:
+    """Return outputs taken apart.
 
     Raises:
-        IncomparableError: They hold an object that can't be taken apart.
+        IncomparableError: They hold an object that can't be.
     """
     arrays: list[Any] = []
-    return text_of(ids, digest_of(_without_floats(outputs, arrays)).hex(), arrays)
+    form = digest_of(_without_floats(outputs, arrays)).hex()
+    return Outputs(",".join(map(str, ids)), form, arrays)
 
 
 def _without_floats(value: Any, arrays: list[Any]) -> Any:
@@ -199,5 +192,5 @@ def _without_floats(value: Any, arrays: list[Any]) -> Any:
     shape = tuple(getattr(value, "shape", ()))
     if (size := math.prod(shape)) > _PLACES and hasattr(value, "reshape"):
         value = value.reshape(-1)[:: -(-size // _PLACES) | 1]
-    arrays.append(to_numpy(value))
+    arrays.append(to_numpy(value).astype(np.float64).ravel())
     return "floats", shape

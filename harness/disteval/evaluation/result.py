@@ -5,24 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from disteval.data.contents import is_on
-
 if TYPE_CHECKING:
     from disteval.world.channel.messages import LeaseReport
 
 Coverage = Literal["exact", "by index"]
 """What was proved, see `Evaluation`."""
-
-
-def coverage_of(size: int, compared: int, *, alone: bool) -> Coverage:
-    """Return what was proved about so many samples.
-
-    Args:
-        size: The number of samples, each of which was counted once.
-        compared: The number of those whose contents ranks compared.
-        alone: Whether one process read all of them.
-    """
-    return "exact" if is_on() and (alone or compared == size) else "by index"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from disteval import traces
 from disteval.arguments import check_choice, check_count
-from disteval.data.contents import as_text
+from disteval.data.contents import as_text, is_on
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
 from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
@@ -24,7 +24,7 @@ from disteval.data.same_streams import StreamNote, check_streams, note_of
 from disteval.data.sources import Indexed, Shards
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, outlive, raise_failure
-from disteval.evaluation.result import Evaluation, coverage_of
+from disteval.evaluation.result import Evaluation
 from disteval.evaluation.work import Outcome, Work, finish, outcome_of, reporting, run
 from disteval.identity import held_by_all
 from disteval.ledger import Ledger, Log, Part, merged, open_ledger, stored_of
@@ -60,6 +60,9 @@ class Fixed:
         self._since = ""
         self._parts: list[Part] = []
         self.is_kept = ledger is not None or isinstance(work.target, Predictions)
+        self.whole: Callable[[], AbstractContextManager[None]] = nullcontext
+        if self.is_kept:
+            self.whole = _interrupts_held_back
         self._begin = self._last = time.monotonic()
         try:
             if self.is_kept:
@@ -79,7 +82,7 @@ class Fixed:
             if self._result is not None:
                 outcome, padded, compared = outcome_of(self._result), 0, 0
             else:
-                total = self._total()
+                total = self._total() if self._work.progress else None
                 with reporting(self._work.progress, self.rank, total) as report:
                     failure = run(self._work, self._source, self, report, total)
                 outcome, padded, compared = self._outcome(failure)
@@ -97,18 +100,15 @@ class Fixed:
             even=even and not isinstance(source, Shards), by_cost=source.by_cost,
         )  # fmt: skip
 
-    def goes_on(self, batch: Batch) -> bool:
-        """Return True: no other rank has this share."""
-        return True
-
-    def is_due(self) -> bool:
-        """Return whether predictions were written, or a ledger has waited long."""
+    def after(self, batch: Batch) -> Literal["go on", "commit"]:
+        """Commit if predictions were written, or a ledger has waited long; see `Schedule`."""
         if self._log is None:
-            return False
-        if self._work.writer is not None:
-            return bool(self._work.writer.parts)
+            return "go on"
         now = time.monotonic()
-        return now - self._last > max(PART_SECONDS, PART_SHARE * (now - self._begin))
+        is_due = now - self._last > max(PART_SECONDS, PART_SHARE * (now - self._begin))
+        if self._work.writer is not None:
+            is_due = bool(self._work.writer.parts)
+        return "commit" if is_due else "go on"
 
     def commit(self, part: Part) -> None:
         """Keep a part, on the disk if there is a ledger."""
@@ -125,10 +125,6 @@ class Fixed:
                     self.commit(take())
             except Exception as error:  # the failure that ends the evaluation is reported already
                 _log.warning("what was done last can't be kept: %s", describe_error(error))
-
-    def whole(self) -> AbstractContextManager[None]:
-        """Hold interrupts back, if there is a ledger, see `Schedule`."""
-        return nullcontext() if self._log is None else _interrupts_held_back()
 
     def _open(self, ledger: Path | None) -> None:
         """Open the ledger on rank 0, and have every rank write to its folder."""
@@ -169,10 +165,9 @@ class Fixed:
                 raise UsageError(f"rank {rank}: {other}")
 
     def _total(self) -> int | None:
-        """Return the number of samples of this rank, padding included, if that is to be shown."""
-        if not self._work.progress or not isinstance(self._source, Indexed):
-            return None
-        return sum(map(self._source.samples_of, self.leases()))
+        """Return the number of samples of this rank, padding included, if it is known."""
+        source = self._source
+        return source.samples_of(*self.leases()) if isinstance(source, Indexed) else None
 
     def _outcome(self, failure: Failure | None) -> tuple[Outcome, int, int]:
         """Return what was found, the number of samples of padding, and that of compared ones."""
@@ -374,7 +369,7 @@ def evaluation_of(
         stored=stored,
         since="" if report is None else report.since,
         leases=report,
-        coverage=coverage_of(outcome.size, compared, alone=alone),
+        coverage="exact" if is_on() and (alone or compared == outcome.size) else "by index",
         compared=compared,
         digest=as_text(outcome.contents),
         difference=None if outcome.repeatable is False else max(differences, default=None),

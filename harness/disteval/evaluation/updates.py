@@ -66,7 +66,15 @@ class Updates:
             if id(update) not in made:
                 self.doing = "update"
                 made[id(update)] = update(outputs, batch)
-            given, named = _arguments(made[id(update)])
+            given, named = made[id(update)], dict[str, Any]()
+            if isinstance(given, Mapping):
+                given, named = (), dict(given)
+            elif not isinstance(given, tuple):
+                raise UsageError(
+                    f"update returned a value of type {type(given).__name__}; it must return the "
+                    f"arguments of the metric's add, as a tuple such as (predictions, labels), or "
+                    f"as a dict by name"
+                )
             with_ids = self._take_ids.get(name)
             if with_ids:
                 named.setdefault("ids", ids)
@@ -97,7 +105,7 @@ def default_update(name: str, metric: BaseMetric) -> Update:
     optional = {p.name for p in parameters if p.name in OPTIONAL}
 
     def update(outputs: Any, batch: Any) -> Any:
-        given = positional(outputs, batch)
+        given = (outputs,) if alone else (outputs, *_labels(name, batch, needs_labels))
         fields = batch if isinstance(batch, Mapping) else {}
         missing = needed - set(fields)
         if missing:
@@ -118,41 +126,27 @@ def default_update(name: str, metric: BaseMetric) -> Update:
         by_name = {p.name: value for p, value in zip(places, given, strict=False)}
         return by_name | {key: fields[key] for key in sorted(names)}
 
-    def positional(outputs: Any, batch: Any) -> tuple[Any, ...]:
-        if alone:
-            return (outputs,)
-        if isinstance(batch, tuple) and len(batch) > 1:
-            return outputs, batch[1]
-        if isinstance(batch, Mapping):
-            found = [key for key in LABELS if key in batch]
-            if len(found) == 1:
-                return outputs, batch[found[0]]
-            if found or needs_labels:
-                raise UsageError(
-                    f"the metric {name!r} needs labels, and the batch has the keys {list(batch)}; "
-                    f"name one of them {', '.join(LABELS)}, or give update, a function of the "
-                    f"outputs and the batch that returns the arguments of the metric's add"
-                )
-        if needs_labels:
-            raise UsageError(
-                f"the metric {name!r} needs labels, and the batch is a {type(batch).__name__}; "
-                f"give samples that are tuples of inputs and labels, or dicts, or give update, a "
-                f"function of the outputs and the batch that returns the arguments of the "
-                f"metric's add"
-            )
-        return (outputs,)
-
     return update
 
 
-def _arguments(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(made, tuple):
-        return made, {}
-    if isinstance(made, Mapping):
-        return (), dict(made)
+def _labels(name: str, batch: Any, are_needed: bool) -> tuple[Any, ...]:
+    """Return the labels of a batch, in a tuple that is empty if it has none that can be known."""
+    found = [key for key in LABELS if key in batch] if isinstance(batch, Mapping) else []
+    if isinstance(batch, tuple) and len(batch) > 1:
+        return (batch[1],)
+    if len(found) == 1:
+        return (batch[found[0]],)
+    if not found and not are_needed:
+        return ()
+    has, give = (
+        f"is a {type(batch).__name__}",
+        "samples that are tuples of inputs and labels, or dicts",
+    )
+    if isinstance(batch, Mapping):
+        has, give = f"has the keys {list(batch)}", f"one of them the name {', '.join(LABELS)}"
     raise UsageError(
-        f"update returned a value of type {type(made).__name__}; it must return the arguments of "
-        f"the metric's add, as a tuple such as (predictions, labels), or as a dict by name"
+        f"the metric {name!r} needs labels, and the batch {has}; give {give}, or give update, a "
+        f"function of the outputs and the batch that returns the arguments of the metric's add"
     )
 
 
@@ -171,22 +165,15 @@ def check_rows(outputs: Any, rows: int, where: str = "") -> None:
         for key, part in outputs.items():
             check_rows(part, rows, f" under {key!r}{where}")
     else:
-        _check_leaf(outputs, rows, where)
-
-
-def _check_leaf(value: Any, rows: int, where: str) -> None:
-    if isinstance(value, list):
-        if len(value) == rows:
+        shape = (len(outputs),) if isinstance(outputs, list) else getattr(outputs, "shape", None)
+        if shape is not None and tuple(shape[:1]) == (rows,):
             return
-        found = f"a list of {len(value)} entries"
-    elif not hasattr(value, "shape"):
-        found = "None" if value is None else f"a value of type {type(value).__name__}"
-    else:
-        shape = tuple(value.shape)
-        if shape[:1] == (rows,):
-            return
-        found = f"{shape[0]} rows" if shape else "a single number"
-    raise UsageError(
-        f"predict got {rows} samples and returned {found}{where}; it must return one row for each "
-        f"sample, as an array or a list, or as a tuple or dict of them"
-    )
+        found = "None" if outputs is None else f"a value of type {type(outputs).__name__}"
+        if isinstance(outputs, list):
+            found = f"a list of {len(outputs)} entries"
+        elif shape is not None:
+            found = f"{shape[0]} rows" if len(shape) else "a single number"
+        raise UsageError(
+            f"predict got {rows} samples and returned {found}{where}; it must return one row for "
+            f"each sample, as an array or a list, or as a tuple or dict of them"
+        )

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -79,10 +79,12 @@ class Work:
     Attributes:
         form: How samples become batches.
         opened: The samples; None if they are a stream.
+        size: The number of samples to evaluate; None for a stream.
         stream: Its source, if they are.
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
         target: Where predictions are written; None writes none.
         writer: What writes them to a folder.
+        write: The function that takes the outputs of a batch; None writes none.
         canary: The calls of ``predict`` that are not counted.
         settings: What must be the same on every rank, by name.
         evaluated: The record of what is evaluated, by which it goes on.
@@ -111,6 +113,9 @@ class Work:
         self.target = _target(predictions)
         is_folder = isinstance(self.target, Predictions)
         self.writer = PartWriter(self.target) if isinstance(self.target, Predictions) else None
+        self.write = None if self.writer is None else self.writer.write
+        if isinstance(self.target, GatheredPredictions):
+            self.write = self.target.write
         self.canary = Canary()
         self.is_kept = is_kept or is_folder
         self.evaluated: dict[str, str] = {}
@@ -121,6 +126,7 @@ class Work:
         self.stream: WholeStream | Shards | None = None
         self._loader: Loader | None = None
         self._length = 0
+        self.size: int | None = None
         self.opened: Sized | None = open_samples(
             task.samples, None if task.collate is None else self.form.collate
         )
@@ -131,6 +137,7 @@ class Work:
             self.stream = source_of(task.samples, self.form, backend, in_step=in_step)
         else:  # before a sample is read, for which a data set may open a file
             self._length = len(self.opened)
+            self.size = self._length if task.limit is None else min(self._length, task.limit)
             self._loader = Loader(self.opened.reader(reuse=not task.workers), task.workers)
         self.look = self._look() if self.is_kept or backend.world_size > 1 else None
         self.settings: dict[str, Any] = {
@@ -149,23 +156,14 @@ class Work:
         for metric in self.task.metrics.values():
             metric.reset()
 
-    @property
-    def size(self) -> int | None:
-        """The number of samples to evaluate; None for a stream."""
-        return None if self.opened is None else self.form.limited(self._length)
-
-    @property
-    def content(self) -> str:
-        """A digest of what was seen of the samples, or nothing."""
-        return "" if self.look is None else self.look.digest
-
     def record(self, held: Mapping[str, str]) -> dict[str, str]:
         """Return what must be equal for a later run to go on, by name.
 
         Args:
             held: What all ranks hold alike.
         """
-        found = self.evaluated | dict(held) | {CONTENTS: self.content, OUTPUTS: self.canary.text}
+        found = self.evaluated | dict(held) | {OUTPUTS: self.canary.text}
+        found[CONTENTS] = "" if self.look is None else self.look.digest
         if isinstance(self.target, Predictions):
             found["the format of predictions"] = self.target.format
             found[PREDICTIONS] = str(self.target.path.absolute())
@@ -178,8 +176,17 @@ class Work:
         """Return the source of batches; every rank must call it, once ranks agree."""
         if self.stream is not None:
             return self.stream
-        assert self.opened is not None and self._loader is not None
-        return Indexed(self.opened, self._length, self._loader, self.form, self.backend)
+        assert self.opened is not None and self.size is not None and self._loader is not None
+        return Indexed(
+            self.opened, self._length, self.size, self._loader, self.form, self.backend
+        )  # fmt: skip
+
+    def drop(self) -> None:
+        """Forget what metrics and predictions got since the last commit."""
+        for metric in self.task.metrics.values():
+            metric.reset_to_sums()
+        if self.writer is not None:
+            self.writer.drop()
 
     def inputs_of(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the positional and the named arguments that ``predict`` gets of a batch."""
@@ -243,22 +250,23 @@ class Schedule(Protocol):
         rank: The rank.
         seen: The number of samples that it has evaluated, padding included.
         is_kept: Whether what is committed is written to a disk.
+        whole: Lets no interrupt end a block in the middle, if what was done before is kept.
     """
 
     rank: int
     seen: int
     is_kept: bool
+    whole: Callable[[], AbstractContextManager[None]]
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield units that are committed together at the latest, each with whether it counts."""
         ...
 
-    def goes_on(self, batch: Batch) -> bool:
-        """Note that a batch is done; return whether the rest of the lease is wanted."""
-        ...
+    def after(self, batch: Batch) -> Literal["go on", "commit", "drop"]:
+        """Note that a batch is done; return what to do before the next one.
 
-    def is_due(self) -> bool:
-        """Return whether what was done of the lease is to be committed before its end."""
+        ``commit`` commits what was done of the lease, and ``drop`` forgets it, and its rest.
+        """
         ...
 
     def commit(self, part: Part) -> None:
@@ -269,52 +277,37 @@ class Schedule(Protocol):
         """Commit what was done before this rank failed or was interrupted, if that may be."""
         ...
 
-    def whole(self) -> AbstractContextManager[None]:
-        """Let no interrupt end the block in the middle, if what was done before is kept."""
-        ...
-
 
 class _Done:
     """What was done since the last commit."""
 
-    def __init__(self, work: Work, rank: int) -> None:
-        self._work, self._rank = work, rank
-        self._forget()
-
-    def _forget(self) -> None:
+    def __init__(self, work: Work) -> None:
+        self._work = work
         self._counted = Counted()
         self._contents: dict[int, int | None] = {}
+        self._first: int | None = None
 
     def count(self, batch: Batch) -> None:
         """Count a batch that metrics and predictions have."""
+        first = int(batch.ids[0])
+        if self._first is None:
+            self._first = first
         self._counted.add(batch.ids, batch.contents)
-        if self._work.stream is not None and len(batch.ids):
-            part = int(batch.ids[0]) >> SHARD_BITS
+        if self._work.stream is not None:
+            part = first >> SHARD_BITS
             self._contents[part] = add_contents(self._contents.get(part, 0), batch.contents)
 
-    def take(self) -> Part:
-        """Return it as a part, and begin another one."""
+    def take(self, rank: int) -> Part:
+        """Return it as a part of a rank."""
         work = self._work
-        stream, ids = work.stream, self._counted.packed()
-        first = int(unpacked_ids(ids[:1])[0]) if ids else 0
-        part = Part(
-            self._rank, ids, self._counted.certificate(),
-            take_totals(work.task.metrics, first),
+        return Part(
+            rank, self._counted.packed(), self._counted.certificate(),
+            take_totals(work.task.metrics, self._first or 0),
             () if work.writer is None else work.writer.take(),
-            {} if stream is None else dict(stream.lengths),
+            {} if work.stream is None else dict(work.stream.lengths),
             self._contents,
             work.canary.repeatable,
         )  # fmt: skip
-        self._forget()
-        return part
-
-    def drop(self) -> None:
-        """Forget it."""
-        self._forget()
-        for metric in self._work.task.metrics.values():
-            metric.reset_to_sums()
-        if self._work.writer is not None:
-            self._work.writer.drop()
 
 
 def run(
@@ -329,24 +322,23 @@ def run(
         report: Is told of each batch.
         total: The number of samples of this rank, as far as it is known.
     """
-    predict, add, gathered = work.task.predict, work.updates.add, work.target
-    write = None if work.writer is None else work.writer.write
-    if isinstance(gathered, GatheredPredictions):
-        write = gathered.write
+    metrics, rank = work.task.metrics, schedule.rank
+    predict, add, write = work.task.predict, work.updates.add, work.write
     if (recorder := traces.current()) is not None:
         predict = recorder.timed(predict, "compute", "predict")
         add = recorder.timed(add, "metric", "add")
         write = write and recorder.timed(write, "data", "write")
-    done = _Done(work, schedule.rank)
+    done = _Done(work)
     place, ids, is_whole = "starting", np.zeros(0, np.int64), True
     is_first = True
     try:
-        check_own(work.task.metrics)
+        check_own(metrics)
         place = "reading"
-        with work.noting(schedule.rank):
+        with work.noting(rank):
             for units in schedule.leases():
+                then = "commit"
                 with closing(source.read(units)) as batches:
-                    for batch in traces.loading(batches, _size_of):
+                    for batch in traces.loading(batches, lambda batch: len(batch.ids)):
                         place, ids = "predict", batch.ids
                         outputs = work.canary.first(predict, work.inputs_of(batch), batch.rows)
                         work.warn_of_training()
@@ -360,7 +352,7 @@ def run(
                                 add(outputs, batch.real, ids)
                                 if is_first and schedule.is_kept:
                                     place = "metrics"
-                                    check_kept(work.task.metrics)
+                                    check_kept(metrics)
                                 is_first = False
                                 place = "predictions"
                                 if write is not None:
@@ -371,26 +363,30 @@ def run(
                         place = "progress"
                         report(schedule.seen, total)
                         place = "committing"
-                        if not schedule.goes_on(batch):
-                            done.drop()
+                        then = schedule.after(batch)
+                        if then == "drop":
                             break
-                        if schedule.is_due():
+                        if then == "commit":
                             with schedule.whole():
-                                schedule.commit(done.take())
+                                schedule.commit(done.take(rank))
+                                done = _Done(work)
                         place = "reading"
-                    else:
-                        place = "committing"
-                        with schedule.whole():
-                            schedule.commit(done.take())
-                        place = "reading"
+                place = "committing"
+                if then == "drop":
+                    work.drop()
+                else:
+                    with schedule.whole():
+                        schedule.commit(done.take(rank))
+                done = _Done(work)
+                place = "reading"
     except BaseException as error:
         source.give_up()
         if is_whole and place != "committing":
-            schedule.keep(done.take)
+            schedule.keep(lambda: done.take(rank))
         if not isinstance(error, Exception):
             raise
         failure = _failure(place or work.updates.doing, ids, error)
-        log_failure(schedule.rank, failure)  # the other ranks hear of it after their last batch
+        log_failure(rank, failure)  # the other ranks hear of it after their last batch
         return failure
     return None
 
@@ -473,10 +469,6 @@ def _target(value: Target) -> Predictions | GatheredPredictions | None:
     return value
 
 
-def _size_of(batch: Batch) -> int:
-    return len(batch.ids)
-
-
 def _failure(place: str, ids: Indices, error: Exception) -> Failure:
     if isinstance(error, SampleError):
         cause = error.__cause__
@@ -513,8 +505,4 @@ def reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterat
         return
     shown = progress and rank == 0
     with tqdm(total=total, unit=" samples", desc="rank 0", disable=not shown) as bar:
-
-        def advance(done: int, _total: int | None) -> None:
-            bar.update(done - bar.n)
-
-        yield advance
+        yield lambda done, _: bar.update(done - bar.n)
