@@ -27,7 +27,7 @@ from suites.helpers.data import (
     digest_of,
     digests_of,
     digests_of_rows,
-    snapshots,
+    noted,
     total,
 )
 
@@ -204,9 +204,9 @@ def test_an_element_may_contain_itself_and_be_deep() -> None:
 
 
 def elements(values: Any) -> Elements:
-    found, snapshot = Elements(), snapshots()
+    found = Elements()
     for number, value in enumerate(values):
-        found.add(number, snapshot(value))
+        found.add(number, noted(value))
     return found
 
 

@@ -11,7 +11,7 @@ from disteval import ledger
 from disteval.coverage import Counted, certify
 from disteval.data import download
 from disteval.data.cifar10 import BINARY_FOLDER, PYTHON_FOLDER
-from disteval.data.contents import Elements, digests_of, digests_of_rows, snapshots, total
+from disteval.data.contents import Elements, digests_of, digests_of_rows, noted, total
 from disteval.data.digests import IncomparableError, digest_of
 from disteval.data.fetching import IndexedReader
 from disteval.data.loading import Loader

@@ -38,7 +38,7 @@ _MOVED = (
 )
 
 
-def collate(samples: list[Any]) -> Any:
+def collate(samples: list[Any], field: str = "") -> Any:
     """Return a list of samples as one batch.
 
     - Numbers and arrays of one shape are stacked, by torch if they are tensors and otherwise by
@@ -49,30 +49,27 @@ def collate(samples: list[Any]) -> Any:
 
     Args:
         samples: The samples, at least one.
+        field: Which part of other samples these are, for an error.
 
     Raises:
         UsageError: Samples have different fields.
     """
-    return _batch_of(samples, "")
-
-
-def _batch_of(values: list[Any], field: str) -> Any:
-    kinds = set(map(type, values))
+    kinds = set(map(type, samples))
     if any(issubclass(kind, Mapping) for kind in kinds):
-        return _dict_of(values, field)
+        return _dict_of(samples, field)
     if any(issubclass(kind, tuple) for kind in kinds):
-        return _tuple_of(values, field)
+        return _tuple_of(samples, field)
     if kinds <= _NUMBERS or all(issubclass(kind, _NUMBER) for kind in kinds):
-        found = np.array(values)
-        return values if found.dtype == object or _is_rounded(found, values) else found
+        found = np.array(samples)
+        return samples if found.dtype == object or _is_rounded(found, samples) else found
     torch = sys.modules.get("torch")
     if torch is not None and all(issubclass(kind, torch.Tensor) for kind in kinds):
-        return torch.stack(values) if len({value.shape for value in values}) == 1 else values
+        return torch.stack(samples) if len({value.shape for value in samples}) == 1 else samples
     if kinds == {list}:
-        return _lists(values)
+        return _lists(samples)
     if all(hasattr(kind, "__array__") and not issubclass(kind, np.generic) for kind in kinds):
-        return _stacked([np.asarray(value) for value in values])
-    return values
+        return _stacked([np.asarray(value) for value in samples])
+    return samples
 
 
 _NUMBERS = {bool, int, float, complex}
@@ -109,7 +106,7 @@ def _dict_of(values: list[Any], field: str) -> dict[Any, Any]:
     for value in values:
         if not isinstance(value, Mapping) or value.keys() != first.keys():
             raise _different(first, value, field)
-    return {key: _batch_of([value[key] for value in values], f"{field}[{key!r}]") for key in first}
+    return {key: collate([value[key] for value in values], f"{field}[{key!r}]") for key in first}
 
 
 def _tuple_of(values: list[Any], field: str) -> Any:
@@ -118,7 +115,7 @@ def _tuple_of(values: list[Any], field: str) -> Any:
         if not isinstance(value, tuple) or len(value) != len(first):
             raise _different(first, value, field)
     parts = [
-        _batch_of(list(part), f"{field}[{number}]")
+        collate(list(part), f"{field}[{number}]")
         for number, part in enumerate(zip(*values, strict=True))
     ]
     return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
@@ -205,7 +202,8 @@ def assemble(
             real = first_rows(filled, rows, count)
         except ValueError:
             real = _collated(collate, samples[:count], picked)
-    return Batch(picked.indices[:count], filled, real, rows, contents, picked.filled_up)
+    ids, read = picked.indices[:count], len(samples)
+    return Batch(ids, filled, real, rows, contents, picked.filled_up, picked.unit, read)
 
 
 def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:

@@ -11,7 +11,7 @@ import logging
 import marshal
 import math
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -153,18 +153,12 @@ def as_text(contents: int | None) -> str | None:
     return None if contents is None else f"{contents & MASK:016x}"
 
 
-def snapshots() -> Callable[[Any], bytes]:
-    """Return a function of a sample to its `snapshot`; to nothing where it is off or impossible."""
-    if not is_on():
-        return lambda sample: b""
-
-    def of(sample: Any) -> bytes:
-        try:
-            return snapshot(sample)
-        except IncomparableError:
-            return b""
-
-    return of
+def noted(sample: Any) -> bytes:
+    """Return the `snapshot` of a sample; nothing if it can't be compared."""
+    try:
+        return snapshot(sample)
+    except IncomparableError:
+        return b""
 
 
 def total_of(ids: Indices, taken: Sequence[bytes]) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from disteval.data.collate import Collate, assemble, collate
-from disteval.data.contents import snapshots
+from disteval.data.contents import is_on, noted
 from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
@@ -27,7 +28,7 @@ class IndexedReader:
     def __call__(self, picked: Picked) -> Batch:
         """Read a batch."""
         taken: list[bytes] = []
-        samples = fetch(self.samples, picked.indices, taken)
+        samples = fetch(self.samples, picked.indices, taken if is_on() else None)
         return assemble(samples, picked, self.collate, taken)
 
 
@@ -37,39 +38,33 @@ def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> l
     Args:
         samples: The data set.
         indices: The numbers.
-        taken: Gets the snapshot of each sample, made before the next one is read.
+        taken: Gets the snapshot of each sample, made before the next one is read; or None.
 
     Raises:
         SampleError: A sample could not be read; its number is named.
         UsageError: ``__getitems__`` returned another number of samples.
     """
     numbers: Sequence[int] = indices.tolist()
-    many = getattr(samples, "__getitems__", None)
-    if many is not None:
-        try:
+    found: Any = None
+    if (many := getattr(samples, "__getitems__", None)) is not None:
+        with suppress(Exception):  # one after the other, the sample that can't be read is named
             found = many(numbers)
-        except Exception:
-            return _one_by_one(samples, numbers, taken)  # names the sample that can't be read
-        if isinstance(found, list):  # some data sets return a whole batch, in a form of their own
-            if len(found) != len(numbers):
-                raise UsageError(
-                    f"__getitems__ of the {type(samples).__name__} was asked for {len(numbers)} "
-                    f"samples and returned {len(found)}; it must return a list with one sample for "
-                    f"each index"
-                )
-            if taken is not None:
-                taken += map(snapshots(), found)
-            return found
-    return _one_by_one(samples, numbers, taken)
-
-
-def _one_by_one(samples: Any, numbers: Sequence[int], taken: list[bytes] | None) -> list[Any]:
-    found, snapshot = [], snapshots()
+    if isinstance(found, list):  # some data sets return a whole batch, in a form of their own
+        if len(found) != len(numbers):
+            raise UsageError(
+                f"__getitems__ of the {type(samples).__name__} was asked for {len(numbers)} "
+                f"samples and returned {len(found)}; it must return a list with one sample for "
+                f"each index"
+            )
+        if taken is not None:
+            taken += map(noted, found)
+        return found
+    read: list[Any] = []
     for number in numbers:
         try:
-            found.append(samples[number])
+            read.append(samples[number])
             if taken is not None:
-                taken.append(snapshot(found[-1]))
+                taken.append(noted(read[-1]))
         except Exception as error:
             raise SampleError(number, f"could not be read: {describe_error(error)}") from error
-    return found
+    return read

@@ -28,11 +28,13 @@ class Picked(NamedTuple):
         counted: The number of samples that count: N, or 0 in a batch that another rank counts.
         rows: The number of samples of the batch that ``predict`` gets. If it is greater than N,
             the last sample is repeated.
+        unit: The unit that the batch is, or is a part of.
     """
 
     indices: Indices
     counted: int
     rows: int
+    unit: int = 0
 
     @property
     def filled_up(self) -> Indices:
@@ -63,10 +65,10 @@ class Batch(NamedTuple):
     filled: Any
     real: Any
     rows: int
-    contents: int | None = None
-    numbers: Indices | None = None
-    unit: int = 0
-    samples: int = 0
+    contents: int | None
+    numbers: Indices
+    unit: int
+    samples: int
 
 
 def filled_rows(count: int, batch_size: int, step: int) -> int:
@@ -124,8 +126,8 @@ class Plan:
         """Return the number of batches."""
         return len(self._units)
 
-    def unit(self, number: int) -> Picked:
-        """Return one of the batches."""
+    def unit(self, number: int, counts: bool = True) -> Picked:
+        """Return one of the batches, whose samples may count on another rank alone."""
         batch = int(self._units[number])
         if self._order is None or self._bounds is None:
             start = batch * self._batch_size
@@ -134,7 +136,8 @@ class Plan:
             ids = self._order[self._bounds[batch] : self._bounds[batch + 1]]
         if self._is_done is not None:
             ids = ids[~self._is_done[ids]]
-        return Picked(ids, len(ids), filled_rows(len(ids), self._batch_size, self._step))
+        rows = filled_rows(len(ids), self._batch_size, self._step)
+        return Picked(ids, len(ids) if counts else 0, rows, number)
 
     def samples(self, number: int) -> int:
         """Return how many samples one of the batches has."""

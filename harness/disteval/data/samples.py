@@ -140,7 +140,9 @@ class Columns:
         filled = self._form(taken)
         real = filled if count == picked.rows else self._form([part[:count] for part in taken])
         ids = picked.indices[:count]
-        return Batch(ids, filled, real, picked.rows, total_of_rows(ids, real), numbers)
+        contents = total_of_rows(ids, real)
+        samples = len(picked.indices)
+        return Batch(ids, filled, real, picked.rows, contents, numbers, picked.unit, samples)
 
     def _form(self, fields: list[Any]) -> Any:
         """Return fields as a tuple or a dict, or as the one array that they are."""
@@ -184,7 +186,7 @@ class Pictures:
         return self._read
 
     def _read(self, picked: Picked) -> Batch:
-        indices, count, rows = picked
+        indices, count, rows, unit = picked
         read = len(indices)
         if self._buffer is None or len(self._buffer) < rows:
             self._buffer = np.zeros((rows, *self._images.shape[1:]), dtype=np.uint8)
@@ -196,7 +198,8 @@ class Pictures:
         if count < rows:
             real = (images[:count], self._labels[indices[:count]])
         ids = indices[:count]
-        return Batch(ids, filled, real, rows, total_of_rows(ids, real), picked.filled_up)
+        contents = total_of_rows(ids, real)
+        return Batch(ids, filled, real, rows, contents, picked.filled_up, unit, read)
 
 
 class Items:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from disteval.contract import BaseDistBackend
 from disteval.coverage import add_contents
 from disteval.data.collate import Collate, assemble
-from disteval.data.contents import SHARD_BITS, SWITCH, Elements, snapshots, total_of
+from disteval.data.contents import SHARD_BITS, SWITCH, Elements, is_on, noted, total_of
 from disteval.data.length_of import ByLength, length_of_sample
 from disteval.data.lengths import gather_lengths
 from disteval.data.loading import Loader
@@ -61,10 +60,10 @@ class Form(NamedTuple):
         """Return a batch of elements."""
         numbers = np.array([number for number, *_ in taken], np.int64)
         rows = filled_rows(len(taken), self.batch_size, self.step)
-        picked = Picked(numbers, len(taken) if counts else 0, rows)
+        picked = Picked(numbers, len(taken) if counts else 0, rows, unit)
         found = [snapshot for *_, snapshot in taken] if counts else []
         batch = assemble([element for _, element, _ in taken], picked, self.collate, found)
-        return Batch(*batch[:-2], unit, len(taken) if counts else 0)
+        return batch if counts else batch._replace(samples=0)
 
 
 class Stored(NamedTuple):
@@ -175,21 +174,13 @@ class Indexed:
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
         """Yield batches, see `Source`."""
-        picked = deque[tuple[int, int]]()
-
-        def picks() -> Iterator[Picked]:
-            for unit, counts in units:
-                found = self._plan.unit(unit)
-                picked.append((unit, len(found.indices)))
-                yield found if counts else found._replace(counted=0)
-
         begin, self.waited = time.perf_counter(), 0.0
-        with closing(self._loader.load(picks())) as batches:
+        picks = (self._plan.unit(unit, counts) for unit, counts in units)
+        with closing(self._loader.load(picks)) as batches:
             for batch in batches:
                 if self._loader.reads_ahead and not self.waited:
                     self.waited = time.perf_counter() - begin
-                unit, samples = picked.popleft()
-                yield Batch(*batch[:-2], unit, samples)  # which is faster than _replace
+                yield batch
         if len(self._samples) != self._length:
             raise UsageError(
                 f"the data set has {len(self._samples)} samples at the end, and had "
@@ -239,7 +230,7 @@ class _Streamed:
         self.elements: Elements | None = None
         self._last: _Taken | None = None
         self._part = self._position = 0
-        self._snapshot = snapshots()
+        self._compares = is_on()
 
     def begin(self, stored: Stored) -> None:
         """Leave out what an earlier run has evaluated, see `Source`."""
@@ -305,7 +296,8 @@ class _Streamed:
         self._part, self._position, first = part, 0, part << SHARD_BITS
         with self._opened() as elements:
             for element in islice(elements, most):
-                number, snapshot = first + self._position, self._snapshot(element)
+                number = first + self._position
+                snapshot = noted(element) if self._compares else b""
                 if self.elements is not None:
                     self.elements.add(number, snapshot)
                 yield number, element, snapshot
