@@ -50,7 +50,7 @@ PREDICTIONS = "the folder of predictions"
 
 _log = logging.getLogger("disteval.ledger")
 _NAME = re.compile(r"\.?ledger-(\d{6,})-([0-9a-f]{16})\.log")
-_VERSION = 4
+_VERSION = 5
 _MAGIC = b"disteval ledger %d\n" % _VERSION
 _HEAD = struct.Struct("<Q16s")
 _PATIENCE_SECONDS = 10.0  # hosts of a network file system learn of a new file after some seconds

@@ -2,31 +2,33 @@
 
 Numbers, text, bytes, containers, NumPy's arrays and scalars and torch's tensors of the CPU keep
 their types and all their bits. Named tuples and data classes are rebuilt from their fields, if
-their module is imported already, and without calling them.
+their module is imported already, and without calling them. A value is written as JSON, and the
+bytes of its arrays follow.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import pickle
 import struct
 import sys
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import cloudpickle
 import numpy as np
+import numpy.typing as npt
 
 _PICKLED = b"p"
-_NUMBER, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
-_LONG = 255
+_HEAD, _FLOAT = struct.Struct("<Q"), struct.Struct("<d")
 _MANY = 32  # numbers of one type from which a list is written as an array
-_CONSTANTS = {b"N": None, b"T": True, b"F": False}
-_CONTAINERS: dict[bytes, type] = {b"l": list, b"t": tuple, b"S": set, b"z": frozenset}
-_MAPPINGS: dict[bytes, type] = {b"d": dict, b"C": Counter, b"O": OrderedDict}
+_CONTAINERS: dict[str, Any] = {"l": list, "t": tuple, "S": set, "z": frozenset}
+_MAPPINGS: dict[str, Any] = {"d": dict, "C": Counter, "O": OrderedDict}
+_TAGS = {kind: tag for tag, kind in (_CONTAINERS | _MAPPINGS).items()}
 _TYPECODES = {float: "d", int: "q"}
 
 
@@ -63,12 +65,12 @@ def dumps(value: Any) -> bytes:
     Raises:
         TypeError: It holds a value of another type, which is named.
     """
-    out = bytearray()
+    rest: list[bytes] = []
     try:
-        _write(value, out)
+        tree = json.dumps(_tree(value, rest), separators=(",", ":")).encode()
     except RecursionError:
         raise TypeError(f"a {type(value).__name__} that holds itself, or is too deep") from None
-    return bytes(out)
+    return b"".join([_HEAD.pack(len(tree)), tree, *rest])
 
 
 def loads(data: bytes | memoryview) -> Any:
@@ -77,99 +79,135 @@ def loads(data: bytes | memoryview) -> Any:
     Raises:
         ValueError: The bytes are something else, or of a class that is not imported here.
     """
-    reader = _Reader(memoryview(data))
+    view = memoryview(data)
     try:
-        value = reader.value()
-        if reader.at != len(data):
-            raise ValueError(f"{len(data) - reader.at} bytes are left")
+        end = _HEAD.size + _HEAD.unpack_from(view)[0]
+        rest = [view[end:]]
+        value = _value(json.loads(bytes(view[_HEAD.size : end])), rest)
+        if len(rest[0]):
+            raise ValueError(f"{len(rest[0])} bytes are left")
     except Exception as error:  # of numbers that make no sense, or types that do not fit
         raise ValueError(f"bytes that are no value ({type(error).__name__}: {error})") from error
     return value
 
 
-def _write(value: Any, out: bytearray) -> None:
+def _tree(value: Any, rest: list[bytes]) -> Any:
+    """Return a value as JSON: itself, or a list of its kind and its parts.
+
+    Args:
+        value: The value.
+        rest: Gets the bytes of the value, of which only their number is in the tree.
+    """
     kind: Any = type(value)
-    writer = _WRITERS.get(kind)
-    if writer is not None:
-        writer(value, out)
-    elif isinstance(value, np.generic):
-        _write_all(out, b"g", _text_of(value.dtype), value.tobytes())
-    elif kind.__name__ == "Tensor" and kind.__module__ == "torch":
-        _write_tensor(value, out)
-    else:
-        names = _fields(kind)
-        if names is None or _found(kind.__module__, kind.__qualname__) != kind:
-            raise TypeError(f"a {kind.__module__}.{kind.__qualname__}")
-        held = getattr(value, "__dict__", {})
-        fields = tuple(value) if isinstance(value, tuple) else tuple(held.values())
-        if tuple(held) != (() if isinstance(value, tuple) else names):
-            raise TypeError(f"a {kind.__qualname__} with attributes that are not its fields")
-        _write_all(out, b"n", kind.__module__, kind.__qualname__, fields)
+    if kind is int:
+        return value if -(1 << 63) <= value < 1 << 63 else ["i", hex(value)]
+    if kind is float:
+        return value if math.isfinite(value) else ["f", _FLOAT.pack(value).hex()]
+    if value is None or kind is bool or (kind is str and value.isascii()):
+        return value
+    if kind is str:  # which may hold surrogates, and JSON would join them
+        return ["s", _put(value.encode("utf-8", "surrogatepass"), rest)]
+    if kind is bytes or kind is bytearray:
+        return ["b" if kind is bytes else "B", _put(bytes(value), rest)]
+    if kind is complex:
+        return ["c", _tree(value.real, rest), _tree(value.imag, rest)]
+    if kind is list and (numbers := _numbers(value)) is not None:
+        return ["L", _tree(numbers, rest)]
+    if (tag := _TAGS.get(kind)) is not None:
+        parts = value if tag in _CONTAINERS else [each for pair in value.items() for each in pair]
+        return [tag, *[_tree(each, rest) for each in parts]]
+    if kind is np.ndarray and value.dtype == object:
+        return ["x", value.shape, *[_tree(each, rest) for each in value.ravel().tolist()]]
+    if kind is np.ndarray:
+        order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+        return ["a", _text_of(value.dtype), order, value.shape, _put(value.tobytes(order), rest)]
+    if isinstance(value, np.generic):
+        return ["g", _text_of(value.dtype), _put(value.tobytes(), rest)]
+    if kind.__name__ == "Tensor" and kind.__module__ == "torch":
+        name, data = _tensor(value)
+        return ["P", name, tuple(value.shape), _put(data, rest)]
+    names = _fields(kind)
+    if names is None or _found(kind.__module__, kind.__qualname__) != kind:
+        raise TypeError(f"a {kind.__module__}.{kind.__qualname__}")
+    held = getattr(value, "__dict__", {})
+    if tuple(held) != (() if isinstance(value, tuple) else names):
+        raise TypeError(f"a {kind.__qualname__} with attributes that are not its fields")
+    fields = value if isinstance(value, tuple) else held.values()
+    return ["n", kind.__module__, kind.__qualname__, *[_tree(each, rest) for each in fields]]
 
 
-def _write_all(out: bytearray, tag: bytes, *values: Any) -> None:
-    out += tag
-    for value in values:
-        _write(value, out)
+def _value(tree: Any, rest: list[memoryview]) -> Any:
+    """Return the value of a tree, see `_tree`; its bytes are taken from the one entry of ``rest``.
+
+    Raises:
+        Exception: The tree is not such.
+    """
+    if not isinstance(tree, list):
+        return tree
+    tag, *parts = tree
+    if tag == "i":
+        return int(parts[0], 16)
+    if tag == "f":
+        return _FLOAT.unpack(bytes.fromhex(parts[0]))[0]
+    if tag == "s":
+        return str(_take(parts[0], rest), "utf-8", "surrogatepass")
+    if tag in ("b", "B"):
+        return (bytes if tag == "b" else bytearray)(_take(parts[0], rest))
+    if tag == "a":
+        dtype, order, shape, size = parts
+        return np.ndarray(shape, _dtype_of(dtype), _take(size, rest), order=order).copy("K")
+    if tag == "g":
+        return np.ndarray((), _dtype_of(parts[0]), _take(parts[1], rest))[()]
+    if tag == "P":
+        torch = sys.modules["torch"]
+        dtype, shape = getattr(torch, parts[0]), parts[1]
+        data = bytearray(_take(parts[2], rest))
+        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        return flat.reshape(shape)
+    plain = parts[1 if tag == "x" else 2 if tag == "n" else 0 :]
+    values = [_value(each, rest) for each in plain]
+    if tag in _CONTAINERS:
+        return _CONTAINERS[tag](values)
+    if tag in _MAPPINGS:
+        return _MAPPINGS[tag](dict(zip(values[::2], values[1::2], strict=True)))
+    if tag == "c":
+        return complex(*values)
+    if tag == "L":
+        return values[0].tolist()
+    if tag == "x":
+        found = np.empty(len(values), object)
+        for at, each in enumerate(values):  # lists and arrays stay as they are
+            found[at] = each
+        return found.reshape(parts[0])
+    if tag == "n":
+        return _record(parts[0], parts[1], values)
+    raise ValueError(f"a value of the kind {tag!r:.100}")
 
 
-def _write_int(value: int, out: bytearray) -> None:
-    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    out += b"i" + _sized(len(data)) + data
+def _put(data: bytes, rest: list[bytes]) -> int:
+    rest.append(data)
+    return len(data)
 
 
-def _sized(size: int) -> bytes:
-    """Return a size in one byte, or in nine if it is large: small states fit into one frame."""
-    return bytes([size]) if size < _LONG else bytes([_LONG]) + _NUMBER.pack(size)
+def _take(size: int, rest: list[memoryview]) -> memoryview:
+    found, rest[0] = rest[0][:size], rest[0][size:]
+    if len(found) != size:
+        raise ValueError("they end too early")
+    return found
 
 
-def _write_bytes(tag: bytes) -> Callable[[Any, bytearray], None]:
-    def write(value: Any, out: bytearray) -> None:
-        data = value.encode("utf-8", "surrogatepass") if tag == b"s" else value
-        out += tag + _sized(len(data))
-        out += data
-
-    return write
-
-
-def _write_container(tag: bytes) -> Callable[[Any, bytearray], None]:
-    def write(value: Any, out: bytearray) -> None:
-        if tag == b"l" and len(value) >= _MANY:
-            kinds = set(map(type, value))
-            code = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
-            try:
-                numbers = None if code is None else np.array(array(code, value))
-            except OverflowError:  # beyond 64 bits
-                numbers = None
-            if numbers is not None:
-                _write_all(out, b"L", numbers)
-                return
-        out += tag + _sized(len(value))
-        for each in value:
-            _write(each, out)
-
-    return write
+def _numbers(values: list[Any]) -> npt.NDArray[Any] | None:
+    """Return many numbers of one type as an array; None for other lists."""
+    kinds = set(map(type, values)) if len(values) >= _MANY else set()
+    code = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
+    try:
+        return None if code is None else np.array(array(code, values))
+    except OverflowError:  # beyond 64 bits
+        return None
 
 
-def _write_mapping(tag: bytes) -> Callable[[Any, bytearray], None]:
-    def write(value: Any, out: bytearray) -> None:
-        out += tag + _sized(len(value))
-        for key, each in value.items():
-            _write(key, out)
-            _write(each, out)
-
-    return write
-
-
-def _write_array(value: Any, out: bytearray) -> None:
-    order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
-    if value.dtype == object:
-        _write_all(out, b"x", value.shape, value.ravel().tolist())
-    else:
-        _write_all(out, b"a", _text_of(value.dtype), order, value.shape, value.tobytes(order))
-
-
-def _write_tensor(value: Any, out: bytearray) -> None:
+def _tensor(value: Any) -> tuple[str, bytes]:
+    """Return the name of the dtype of a tensor, and its bytes."""
     torch = sys.modules["torch"]
     if (
         value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad
@@ -177,85 +215,20 @@ def _write_tensor(value: Any, out: bytearray) -> None:
     ):  # fmt: skip
         raise TypeError(f"a torch.Tensor on {value.device}, or with more than its numbers")
     data = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    name = str(value.dtype).removeprefix("torch.")
-    _write_all(out, b"P", name, tuple(value.shape), data)
+    return str(value.dtype).removeprefix("torch."), data
 
 
-class _Reader:
-    """Reads values from bytes."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self.at = data, 0
-
-    def value(self) -> Any:
-        tag = bytes(self._take(1))
-        if tag in _CONSTANTS:
-            return _CONSTANTS[tag]
-        if tag in _CONTAINERS:
-            return _CONTAINERS[tag]([self.value() for _ in range(self._size())])
-        if tag in _MAPPINGS:
-            return _MAPPINGS[tag]({self.value(): self.value() for _ in range(self._size())})
-        return _READERS[tag](self)
-
-    def integer(self) -> int:
-        return int.from_bytes(self._take(self._size()), "little", signed=True)
-
-    def float(self) -> float:
-        found: float = _FLOAT.unpack(self._take(8))[0]
-        return found
-
-    def bytes(self) -> bytes:
-        return bytes(self._take(self._size()))
-
-    def array(self) -> Any:
-        dtype, order = _dtype_of(self.value()), self.value()
-        shape, data = self.value(), self.value()
-        return np.ndarray(shape, dtype, data, order=order).copy("K")
-
-    def objects(self) -> Any:
-        shape, values = self.value(), self.value()
-        found = np.empty(len(values), object)
-        for at, each in enumerate(values):  # lists and arrays stay as they are
-            found[at] = each
-        return found.reshape(shape)
-
-    def scalar(self) -> Any:
-        return np.ndarray((), _dtype_of(self.value()), self.value())[()]
-
-    def tensor(self) -> Any:
-        torch = sys.modules["torch"]
-        dtype = getattr(torch, self.value())
-        shape, data = self.value(), bytearray(self.value())
-        if not data:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(data, dtype=dtype).reshape(shape)
-
-    def record(self) -> Any:
-        module, name, fields = self.value(), self.value(), self.value()
-        kind = _found(module, name)
-        names = None if kind is None else _fields(kind)
-        if kind is None or names is None or len(fields) != len(names):
-            raise ValueError(f"a {module}.{name}, which is not imported here, or has other fields")
-        if issubclass(kind, tuple):
-            return tuple.__new__(kind, fields)
-        found = object.__new__(kind)
-        vars(found).update(zip(names, fields, strict=True))
-        return found
-
-    def _size(self) -> int:
-        size = self._take(1)[0]
-        if size == _LONG:
-            (size,) = _NUMBER.unpack(self._take(8))
-        if not 0 <= size <= len(self._data) - self.at:  # each entry has a byte or more
-            raise ValueError(f"{size} entries in {len(self._data) - self.at} bytes")
-        return size
-
-    def _take(self, size: int) -> memoryview:
-        found = self._data[self.at : self.at + size]
-        if len(found) != size:
-            raise ValueError("they end too early")
-        self.at += size
-        return found
+def _record(module: str, name: str, fields: list[Any]) -> Any:
+    """Return a named tuple or a data class with these fields, without calling it."""
+    kind = _found(module, name)
+    names = None if kind is None else _fields(kind)
+    if kind is None or names is None or len(fields) != len(names):
+        raise ValueError(f"a {module}.{name}, which is not imported here, or has other fields")
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, fields)
+    found = object.__new__(kind)
+    vars(found).update(zip(names, fields, strict=True))
+    return found
 
 
 @lru_cache(256)
@@ -295,37 +268,3 @@ def _fields(kind: Any) -> tuple[str, ...] | None:
     if own and all("__dataclass_fields__" in each and "__slots__" not in each for each in own):
         return tuple(field.name for field in dataclasses.fields(kind))
     return None
-
-
-_WRITERS: dict[type, Callable[[Any, bytearray], None]] = {
-    int: _write_int,
-    float: lambda value, out: out.extend(b"f" + _FLOAT.pack(value)),
-    complex: lambda value, out: _write_all(out, b"c", value.real, value.imag),
-    str: _write_bytes(b"s"),
-    bytes: _write_bytes(b"b"),
-    bytearray: _write_bytes(b"B"),
-    np.ndarray: _write_array,
-}
-for _tag, _value in _CONSTANTS.items():
-    _WRITERS[type(_value)] = lambda value, out: out.extend(
-        b"N" if value is None else b"T" if value else b"F"
-    )
-for _tag, _kind in _CONTAINERS.items():
-    _WRITERS[_kind] = _write_container(_tag)
-for _tag, _kind in _MAPPINGS.items():
-    _WRITERS[_kind] = _write_mapping(_tag)
-
-_READERS: dict[bytes, Callable[[_Reader], Any]] = {
-    b"i": _Reader.integer,
-    b"f": _Reader.float,
-    b"c": lambda reader: complex(reader.value(), reader.value()),
-    b"s": lambda reader: reader.bytes().decode("utf-8", "surrogatepass"),
-    b"b": _Reader.bytes,
-    b"B": lambda reader: bytearray(reader.bytes()),
-    b"L": lambda reader: reader.value().tolist(),
-    b"a": _Reader.array,
-    b"x": _Reader.objects,
-    b"g": _Reader.scalar,
-    b"P": _Reader.tensor,
-    b"n": _Reader.record,
-}

@@ -314,8 +314,8 @@ def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path: Path) -> None:
 def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, SETTINGS).close()
     (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes().replace(b"ledger 4", b"ledger 5", 1))
-    with pytest.raises(UsageError, match=r"version 5.*4"):
+    path.write_bytes(path.read_bytes().replace(b"ledger 5", b"ledger 6", 1))
+    with pytest.raises(UsageError, match=r"version 6.*5"):
         Ledger(tmp_path, SETTINGS)
 
 
