@@ -17,7 +17,7 @@ import math
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from hashlib import blake2b
@@ -30,9 +30,6 @@ import numpy.typing as npt
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.outputs import OUTPUTS, Outputs, gap, told
-
-Check = Callable[[Sequence[Any]], None]
-"""A function that gets what every rank sent, by rank, and raises an error on every rank alike."""
 
 INCOMPARABLE = "can't be compared"
 """The end of the text of a value that is taken to be the same."""
@@ -60,22 +57,6 @@ def digest_of(settings: Mapping[str, Any]) -> bytes:
     Equal settings may have other pickles, so `check_same` has the last word.
     """
     return blake2b(pickle.dumps(settings), digest_size=16).digest()
-
-
-def checking(
-    backend: BaseDistBackend, digest: bytes, settings: Callable[[], Mapping[str, Any]]
-) -> Check:
-    """Return the function that compares the digests that all ranks have sent.
-
-    It gathers the settings themselves where digests differ, so every rank must call it; then it
-    raises UsageError as `check_same` does.
-    """
-
-    def check(digests: Sequence[Any]) -> None:
-        if digests.count(digest) != len(digests):  # on every rank alike
-            check_same(backend.all_gather_object(settings()))
-
-    return check
 
 
 def check_same(settings: Sequence[Mapping[str, Any]]) -> None:
@@ -284,7 +265,8 @@ class _Walk:
             self.code[name] = f"{function.__module__}.{function.__qualname__}"
             return
         code = function.__code__
-        self.code[name] = f"{function.__name__} ({_told(_code(code))})"
+        version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+        self.code[name] = f"{function.__name__} (code {_code(code)} of {version})"
         places = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
         held = dict(zip(places[len(places) - len(defaults) :], defaults, strict=True))
@@ -333,27 +315,23 @@ def _variables(code: CodeType) -> tuple[set[str], set[str], set[str]]:
     A counter or a list of calls, which the function changes, is not a setting of it.
     """
     used, bound, changed = set[str](), set[str](), set[str]()
-    for each in _codes(code):
-        loaded: list[str] = []  # by the last steps, among them the container of an assignment
-        for step in dis.get_instructions(each):
-            if step.opname in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"):
-                changed.update(loaded)
-            elif step.opname in ("STORE_DEREF", "STORE_GLOBAL", "DELETE_DEREF", "DELETE_GLOBAL"):
-                bound.add(step.argval)
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval in _MUTATORS:
-                changed.update(loaded[-1:])
-            is_outer = step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
-            loaded = [*loaded[-9:], step.argval if is_outer else ""]
-            if is_outer:
-                used.add(step.argval)
-    return used, bound, changed
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
+    loaded: list[str] = []  # by the last steps, among them the container of an assignment
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"):
+            changed.update(loaded)
+        elif step.opname in ("STORE_DEREF", "STORE_GLOBAL", "DELETE_DEREF", "DELETE_GLOBAL"):
+            bound.add(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval in _MUTATORS:
+            changed.update(loaded[-1:])
+        is_outer = step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
+        loaded = [*loaded[-9:], step.argval if is_outer else ""]
+        if is_outer:
+            used.add(step.argval)
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            for mine, inner in zip((used, bound, changed), _variables(each), strict=True):
+                mine |= inner
+    return used, bound, changed
 
 
 def _code(code: CodeType) -> str:
@@ -363,10 +341,6 @@ def _code(code: CodeType) -> str:
     for each in code.co_consts:
         found.append(_code(each) if isinstance(each, CodeType) else _text(each, [_PARTS]))
     return _digest("\n".join(found).encode("utf-8", "surrogatepass"))
-
-
-def _told(digest: str) -> str:
-    return f"code {digest} of Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def _text(value: Any, left: list[int]) -> str:

@@ -18,7 +18,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Certificate, certify, prove
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
-from disteval.identity import Check, checking, digest_of, text
+from disteval.identity import check_same, digest_of, text
 from disteval.metrics.arrays import Array
 from disteval.metrics.naming import naming
 from disteval.metrics.state import (
@@ -320,11 +320,8 @@ class SummableMetric(BaseMetric):
 
     def _append(self, column: Rows, ids: Any = None) -> None:
         """Add one row for each sample, and the ids that `add` was given."""
-        checked = self._ids.check(ids, len(column), self.__length)
+        self._append_later(len(column), lambda: column, ids)
         self.__settle()
-        self.__take(column)
-        self.__length += len(column)
-        self._ids.add(checked)
 
     def _append_later(self, length: int, bring: Callable[[], Rows], ids: Any = None) -> None:
         """Add ``length`` rows that a device is still computing, which ``bring`` waits for."""
@@ -348,17 +345,13 @@ class SummableMetric(BaseMetric):
         while len(self.__pending) > most:
             length, bring = self.__pending[0]
             rows = bring()
-            self.__take(rows)
+            if len(rows) and self.__keeps_sums:
+                self.__sums = add_sums(self.__sums, self.sums_of(rows))
+            if len(rows) and self.__keeps_rows:
+                self._results.append(np.array(rows))  # a copy: the caller may reuse the memory
             self.__length += len(rows) - length
             # Not before: rows that can't be had must fail again, instead of being forgotten.
             self.__pending.popleft()
-
-    def __take(self, rows: Rows) -> None:
-        if len(rows):
-            if self.__keeps_sums:
-                self.__sums = add_sums(self.__sums, self.sums_of(rows))
-            if self.__keeps_rows:
-                self._results.append(np.array(rows))  # a copy: the caller may reuse the memory
 
     def __rows(self) -> Rows:
         """Return all rows."""
@@ -432,9 +425,7 @@ def compute_together(
     Returns:
         The results, in the order of ``metrics``.
     """
-    digest = digest_of(settings)
-    check = checking(backend, digest, lambda: settings)
-    running = [_begin(size, digest, check), *(metric._steps(backend, size) for metric in metrics)]
+    running = [_begin(backend, size, settings), *(each._steps(backend, size) for each in metrics)]
     todo = {at: next(steps) for at, steps in enumerate(running)}
     ended: dict[int, Any] = {}
     while todo:
@@ -460,10 +451,11 @@ def compute_together(
     return [ended[at] for at in range(1, len(running))]
 
 
-def _begin(size: int | None, digest: bytes, check: Check) -> Steps:
-    sent = yield "begin", lambda: (size, digest)
+def _begin(backend: BaseDistBackend, size: int | None, settings: Mapping[str, str]) -> Steps:
+    sent = yield "begin", lambda: (size, digest_of(settings))
     sizes, digests = zip(*sent, strict=True)
-    check(digests)
+    if len({*digests}) > 1:
+        check_same(backend.all_gather_object(dict(settings)))
     if sizes.count(sizes[0]) != len(sizes):
         raise UsageError(f"ranks called compute with different sizes: {[*sizes]}, by rank")
     if size is not None:
