@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -16,19 +15,12 @@ from disteval.data.predictions import Predictions, locked
 from disteval.data.sources import Indexed, Source
 from disteval.default_backend import get_dist_backend
 from disteval.errors import HarnessError, RankError, UsageError, WorldError, describe_error
-from disteval.evaluation.agreement import agree
-from disteval.evaluation.result import Evaluation
-from disteval.evaluation.schedules import Leases, evaluation_of
+from disteval.evaluation.agreement import Failure, agree
+from disteval.evaluation.evaluate import carry_out
+from disteval.evaluation.result import Completed, Evaluation, outcome_of
+from disteval.evaluation.schedules import Finish, Leases
 from disteval.evaluation.task import Task
-from disteval.evaluation.work import (
-    Progress,
-    Target,
-    Work,
-    finish,
-    outcome_of,
-    reporting,
-    run,
-)
+from disteval.evaluation.work import Progress, Target, Work
 from disteval.host import this_machine
 from disteval.identity import held_by_all
 from disteval.leases.book import Lease
@@ -53,32 +45,12 @@ class Borrowed:
 
     def __init__(self, work: Work, source: Source, borrower: Borrower, turns: int = 1) -> None:
         self._turns = turns
-        self._work, self._source, self._borrower = work, source, borrower
+        self._work, self.source, self._borrower = work, source, borrower
         self.rank, self.seen, self.is_kept = borrower.rank, 0, borrower.is_kept
         self._lease = Lease(-1, 0, 0)
         self._unit: int | None = None
         # What was done of a lease is not kept.
         self.whole: Callable[[], AbstractContextManager[None]] = nullcontext
-
-    def evaluate(self) -> Evaluation:
-        """Borrow leases and evaluate them, until there is a result."""
-        work, borrower, begin = self._work, self._borrower, time.perf_counter()
-        with reporting(work.progress, self.rank, None) as report:
-            failure = run(work, self._source, self, report, None)
-            if failure is not None:
-                borrower.fail(self._unit, failure.what)
-            finished = borrower.finish(lambda parts: finish(work, parts))
-        if work.writer is not None:
-            work.writer.clean()
-        if finished.value is None:
-            error = pickle.loads(finished.error or b"")
-            if isinstance(error, RankError) and failure is not None:
-                raise error from failure.error
-            raise error
-        told = finished.report
-        return evaluation_of(
-            work, outcome_of(finished.value), 0, 0, told.resumed, begin, told.ranks, told
-        )
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield the units of each lease, see `Schedule`."""
@@ -92,17 +64,38 @@ class Borrowed:
     def after(self, batch: Batch) -> Literal["go on", "drop"]:
         """Give a sign of life, and drop the lease if another rank was first; see `Schedule`."""
         self._unit = batch.unit
-        done = batch.unit - self._lease.start + isinstance(self._source, Indexed)
+        done = batch.unit - self._lease.start + isinstance(self.source, Indexed)
         self._borrower.progress(self._lease, done)
         return "go on" if self._borrower.is_wanted(self._lease) else "drop"
 
     def commit(self, part: Part) -> None:
         """Send what the lease amounts to."""
-        waited = self._source.waited if isinstance(self._source, Indexed) else 0.0
+        waited = self.source.waited if isinstance(self.source, Indexed) else 0.0
         self._borrower.commit(self._lease, part, waited)
 
     def keep(self, take: Callable[[], Part]) -> None:
         """Do nothing: another rank evaluates the lease."""
+
+    def total(self) -> int | None:
+        """Return None: no rank knows how many leases it gets."""
+        return None
+
+    def complete(self, finish: Finish, failure: Failure | None) -> Completed:
+        """Wait for the result, which the lender may have this rank compute; see `Schedule`."""
+        work, borrower = self._work, self._borrower
+        if failure is not None:
+            borrower.fail(self._unit, failure.what)
+        finished = borrower.finish(finish)
+        if work.writer is not None:
+            work.writer.clean()
+        if finished.value is None:
+            error = pickle.loads(finished.error or b"")
+            if isinstance(error, RankError) and failure is not None:
+                raise error from failure.error
+            raise error
+        told = finished.report
+        found = outcome_of(finished.value)
+        return Completed(found, told.ranks, told.resumed, told.since, leases=told)
 
 
 def run_leases(
@@ -134,11 +127,12 @@ def run_leases(
         work.canary.compare(work)
         source = work.source()
         with _joined(work, source, lender, rank, patience) as borrower:
-            return Borrowed(work, source, borrower).evaluate()
+            return carry_out(work, Borrowed(work, source, borrower))
 
 
-def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evaluation:
-    """Evaluate leases that rank 0 lends; every rank must call it, once ranks agree.
+@contextmanager
+def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borrowed]:
+    """Yield leases that rank 0 lends; every rank must call it, once ranks agree.
 
     Address and key of the lender travel by the backend, and one collective shows that every rank
     has reached it. No collective follows.
@@ -154,7 +148,7 @@ def evaluate_in_leases(work: Work, leases: Leases, ledger: Path | None) -> Evalu
             failure = error
         agree(work.backend, {}, failure)
         turns = leases.group_size if leases.in_group == "turns" else 1
-        return Borrowed(work, source, borrower, turns).evaluate()
+        yield Borrowed(work, source, borrower, turns)
 
 
 @contextmanager

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from tqdm import tqdm
 
 from disteval import traces
 from disteval.arguments import check_path
 from disteval.contract import BaseDistBackend
-from disteval.data.collate import Collate
+from disteval.coverage import (
+    Counted,
+    add_certificates,
+    add_contents,
+    fault_of,
+    name_some,
+    prove,
+    unpacked_ids,
+)
+from disteval.data.collate import Collate, first_rows
+from disteval.data.contents import SHARD_BITS, as_text, is_on
 from disteval.data.length_of import ByLength
+from disteval.data.plan import Batch, Indices
+from disteval.data.predictions import Predictions, complete
+from disteval.data.same_streams import check_has_elements, runs_of_elements
 from disteval.default_backend import joining_backend
-from disteval.errors import UsageError
-from disteval.evaluation.agreement import agree
-from disteval.evaluation.result import Evaluation
-from disteval.evaluation.schedules import Fixed, Leases
+from disteval.errors import SampleError, UsageError, describe_error
+from disteval.evaluation.agreement import Failure, agree, log_failure
+from disteval.evaluation.result import Evaluation, Outcome
+from disteval.evaluation.schedules import Fixed, Leases, Schedule
 from disteval.evaluation.task import Predict, Task
-from disteval.evaluation.updates import Update
+from disteval.evaluation.updates import Update, check_rows
 from disteval.evaluation.work import Progress, Target, Work
 from disteval.identity import incomparable
+from disteval.ledger import Part, all_repeatable, lengths_of
 from disteval.metrics.base import BaseMetric
+from disteval.metrics.totals import check_kept, check_own, compute_totals, take_totals
 
 _log = logging.getLogger("disteval")
 
@@ -158,23 +179,233 @@ def evaluate_task(
         assert work is not None
         if leases is None or leases.group_size == 1:  # otherwise ranks may have parts of a model
             work.canary.compare(work)
-        if leases is None:
-            result = Fixed(work, folder).evaluate()
-        else:
-            # Fixed shares do not need it.
-            from disteval.evaluation.borrowed import evaluate_in_leases
+        with ExitStack() as stack:
+            schedule: Schedule
+            if leases is None:
+                schedule = Fixed(work, folder, stack)
+            else:  # which fixed shares do not need
+                from disteval.evaluation.borrowed import borrowing
 
-            result = evaluate_in_leases(work, leases, folder)
+                schedule = stack.enter_context(borrowing(work, leases, folder))
+            return carry_out(work, schedule)
     finally:
         if work is not None:
             work.close()
-    unknown = incomparable(work.evaluated | work.held)
-    if result.stored and unknown and backend.rank == 0:
+
+
+def carry_out(work: Work, schedule: Schedule) -> Evaluation:
+    """Evaluate what a schedule says, once ranks agree, and return what all ranks have found.
+
+    Args:
+        work: What is evaluated.
+        schedule: Says which samples this rank evaluates, and joins the ranks at the end.
+
+    Raises:
+        HarnessError: As `evaluate` raises it.
+    """
+    begin = time.perf_counter()
+    total = schedule.total() if work.progress else None
+    with reporting(work.progress, schedule.rank, total) as report:
+        failure = run(work, schedule, report, total)
+    outcome, world_size, stored, since, padded, compared, leases = schedule.complete(
+        partial(finish, work), failure
+    )
+    alone = world_size == 1 and not stored
+    if work.look is not None and not alone:
+        is_kept = stored or leases is not None
+        compared = compared or (work.look.count if is_kept else work.look.compared)
+    told = work.canary.difference, None if leases is None else leases.difference
+    differences = [each for each in told if each is not None]
+    unknown = incomparable(work.evaluated | work.held) if stored else []
+    if unknown and schedule.rank == 0:
         _log.warning(
             "%d samples are those of an earlier run, and these can't be compared with what they "
-            "were then: %s", result.stored, ", ".join(unknown),
+            "were then: %s", stored, ", ".join(unknown),
         )  # fmt: skip
-    return result
+    return Evaluation(
+        metrics=outcome.metrics,
+        size=outcome.size,
+        evaluated=outcome.size,
+        padded=padded,
+        world_size=world_size,
+        batch_size=work.form.batch_size,
+        seconds=time.perf_counter() - begin,
+        stored=stored,
+        since=since,
+        leases=leases,
+        coverage="exact" if is_on() and (alone or compared == outcome.size) else "by index",
+        compared=compared,
+        digest=as_text(outcome.contents),
+        difference=None if outcome.repeatable is False else max(differences, default=None),
+        repeatable=outcome.repeatable,
+    )
+
+
+class _Done:
+    """What was done since the last commit."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._counted = Counted()
+        self._contents: dict[int, int | None] = {}
+        self._first: int | None = None
+
+    def count(self, batch: Batch) -> None:
+        """Count a batch that metrics and predictions have."""
+        first = int(batch.ids[0])
+        if self._first is None:
+            self._first = first
+        self._counted.add(batch.ids, batch.contents)
+        if self._work.stream is not None:
+            part = first >> SHARD_BITS
+            self._contents[part] = add_contents(self._contents.get(part, 0), batch.contents)
+
+    def take(self, rank: int) -> Part:
+        """Return it as a part of a rank."""
+        work = self._work
+        return Part(
+            rank, self._counted.packed(), self._counted.certificate(),
+            take_totals(work.task.metrics, self._first or 0),
+            () if work.writer is None else work.writer.take(),
+            {} if work.stream is None else dict(work.stream.lengths),
+            self._contents,
+            work.canary.repeatable,
+        )  # fmt: skip
+
+
+def run(work: Work, schedule: Schedule, report: Progress, total: int | None) -> Failure | None:
+    """Evaluate what a schedule says, and commit it; return what failed on this rank, if anything.
+
+    Args:
+        work: What is evaluated.
+        schedule: Says which samples, and takes what was done.
+        report: Is told of each batch.
+        total: The number of samples of this rank, as far as it is known.
+    """
+    metrics, rank, source = work.task.metrics, schedule.rank, schedule.source
+    predict, add, write = work.task.predict, work.updates.add, work.write
+    if (recorder := traces.current()) is not None:
+        predict = recorder.timed(predict, "compute", "predict")
+        add = recorder.timed(add, "metric", "add")
+        write = write and recorder.timed(write, "data", "write")
+    done = _Done(work)
+    place, ids, is_whole = "starting", np.zeros(0, np.int64), True
+    is_first = True
+    try:
+        check_own(metrics)
+        place = "reading"
+        with work.noting(rank):
+            for units in schedule.leases():
+                then = "commit"
+                with closing(source.read(units)) as batches:
+                    for batch in traces.loading(batches, lambda batch: len(batch.ids)):
+                        place, ids = "predict", batch.ids
+                        outputs = work.canary.first(predict, work.inputs_of(batch), batch.rows)
+                        work.warn_of_training()
+                        check_rows(outputs, batch.rows)
+                        if 0 < len(ids) < batch.rows:
+                            outputs = first_rows(outputs, batch.rows, len(ids))
+                        if len(ids):
+                            with schedule.whole():
+                                is_whole = False  # until metrics and predictions have the batch
+                                place = ""
+                                add(outputs, batch.real, ids)
+                                if is_first and schedule.is_kept:
+                                    place = "metrics"
+                                    check_kept(metrics)
+                                is_first = False
+                                place = "predictions"
+                                if write is not None:
+                                    write(ids, outputs, batch.real)
+                                done.count(batch)
+                                is_whole = True
+                        schedule.seen += batch.samples
+                        place = "progress"
+                        report(schedule.seen, total)
+                        place = "committing"
+                        then = schedule.after(batch)
+                        if then == "drop":
+                            break
+                        if then == "commit":
+                            with schedule.whole():
+                                schedule.commit(done.take(rank))
+                                done = _Done(work)
+                        place = "reading"
+                place = "committing"
+                if then == "drop":
+                    work.drop()
+                else:
+                    with schedule.whole():
+                        schedule.commit(done.take(rank))
+                done = _Done(work)
+                place = "reading"
+    except BaseException as error:
+        source.give_up()
+        if is_whole and place != "committing":
+            schedule.keep(lambda: done.take(rank))
+        if not isinstance(error, Exception):
+            raise
+        failure = _failure(place or work.updates.doing, ids, error)
+        log_failure(rank, failure)  # the other ranks hear of it after their last batch
+        return failure
+    return None
+
+
+def finish(work: Work, parts: Sequence[Part]) -> Outcome:
+    """Prove that every sample was counted once, and compute the result, in one process.
+
+    Args:
+        work: What is evaluated.
+        parts: What this run and earlier ones have evaluated.
+
+    Raises:
+        CoverageError: A sample was missed or counted more than once, or predictions are missing.
+        UsageError: A stream has no elements, or a metric refuses samples.
+        RankError: A metric could not compute.
+    """
+    ids: int | Sequence[range]
+    if work.size is not None:
+        ids = size = work.size
+    else:
+        lengths = lengths_of(parts)
+        check_has_elements(lengths)
+        ids = runs_of_elements(lengths)
+        size = sum(map(len, ids))
+    certificates = [part.certificate for part in parts]
+    if not prove(certificates, ids):
+        shards = [np.zeros(0, np.int64)] * (1 + max(part.rank for part in parts))
+        for part in parts:
+            shards[part.rank] = np.concatenate([shards[part.rank], unpacked_ids(part.ids)])
+        raise fault_of(shards, ids)
+    proved = add_certificates(certificates)
+    results = compute_totals(work.task.metrics, [part.states for part in parts])
+    if isinstance(work.target, Predictions):
+        files = [file for part in parts for file in part.files]
+        complete(work.target, work.task.name, files, size, proved)
+    return Outcome(results, size, proved.contents, all_repeatable(parts))
+
+
+def _failure(place: str, ids: Indices, error: Exception) -> Failure:
+    if isinstance(error, SampleError):
+        cause = error.__cause__
+        return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
+    if place in ("starting", "reading", "committing"):
+        return Failure(f"failed while {place}: {describe_error(error)}", error)
+    where = "at its padding"
+    if len(ids):
+        where = f"at sample{'s' * (len(ids) > 1)} {name_some(ids)}"
+    return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
+
+
+@contextmanager
+def reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterator[Progress]:
+    """Yield a function that shows how far this rank is."""
+    if callable(progress):
+        yield progress
+        return
+    shown = progress and rank == 0
+    with tqdm(total=total, unit=" samples", desc="rank 0", disable=not shown or total == 0) as bar:
+        yield lambda done, _: bar.update(done - bar.n)
 
 
 def _recorded(backend: BaseDistBackend) -> BaseDistBackend:

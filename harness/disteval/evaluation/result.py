@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from disteval.errors import UsageError
+from disteval.plain import unpacked
 
 if TYPE_CHECKING:
     from disteval.world.channel.messages import LeaseReport
@@ -62,3 +65,58 @@ class Evaluation:
     def samples_per_second(self) -> float:
         """The number of samples that were not stored divided by the seconds."""
         return (self.evaluated - self.stored) / self.seconds
+
+
+class Outcome(NamedTuple):
+    """What an evaluation has found, on every rank.
+
+    Attributes:
+        metrics: Each metric's result, by name.
+        size: The number of samples.
+        contents: The digest of their contents; None if it is not known.
+        repeatable: Whether the first samples of each rank had the same outputs twice; None if
+            unknown.
+    """
+
+    metrics: dict[str, Any]
+    size: int
+    contents: int | None
+    repeatable: bool | None
+
+
+def outcome_of(data: bytes) -> Outcome:
+    """Return the outcome that a rank, or an earlier run, has packed.
+
+    Raises:
+        UsageError: It has values of a class that this run does not know.
+    """
+    try:
+        found: Outcome = unpacked(data)
+    except ValueError as error:
+        raise UsageError(
+            f"the result can't be read: {error}; import that class where the task is made, or "
+            f"remove the ledger, if this is the result of an earlier run"
+        ) from error
+    return found
+
+
+class Completed(NamedTuple):
+    """What all ranks have found, and how.
+
+    Attributes:
+        outcome: What they have found.
+        world_size: The number of ranks.
+        stored: The number of samples that earlier runs had evaluated.
+        since: When the first of these began; nothing without them.
+        padded: The number of samples that were computed as padding.
+        compared: The number of elements of a stream that ranks compared.
+        leases: What happened to leases; None without them.
+    """
+
+    outcome: Outcome
+    world_size: int
+    stored: int = 0
+    since: str = ""
+    padded: int = 0
+    compared: int = 0
+    leases: LeaseReport | None = None

@@ -12,28 +12,77 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from disteval import traces
 from disteval.arguments import check_choice, check_count
-from disteval.data.contents import as_text, is_on
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
 from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
 from disteval.data.same_streams import StreamNote, check_streams, note_of
-from disteval.data.sources import Indexed, Shards
+from disteval.data.sources import Indexed, Shards, Source
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, outlive, raise_failure
-from disteval.evaluation.result import Evaluation
-from disteval.evaluation.work import Outcome, Work, finish, outcome_of, reporting, run
+from disteval.evaluation.result import Completed, Outcome, outcome_of
+from disteval.evaluation.work import Work
 from disteval.identity import held_by_all
 from disteval.ledger import Ledger, Log, Part, merged, open_ledger, stored_of
 from disteval.plain import packed
 
-if TYPE_CHECKING:
-    from disteval.world.channel.messages import LeaseReport
-
 _log = logging.getLogger("disteval")
+
+Finish = Callable[[Sequence[Part]], Outcome]
+"""A function of all that was evaluated to what was found, in one process."""
+
+
+class Schedule(Protocol):
+    """Which units a rank evaluates, and what becomes of them.
+
+    Attributes:
+        rank: The rank.
+        source: Yields the batches of units.
+        seen: The number of samples that it has evaluated, padding included.
+        is_kept: Whether what is committed is written to a disk.
+        whole: Lets no interrupt end a block in the middle, if what was done before is kept.
+    """
+
+    rank: int
+    source: Source
+    seen: int
+    is_kept: bool
+    whole: Callable[[], AbstractContextManager[None]]
+
+    def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
+        """Yield units that are committed together at the latest, each with whether it counts."""
+        ...
+
+    def after(self, batch: Batch) -> Literal["go on", "commit", "drop"]:
+        """Note that a batch is done; return what to do before the next one.
+
+        ``commit`` commits what was done of the lease, and ``drop`` forgets it, and its rest.
+        """
+        ...
+
+    def commit(self, part: Part) -> None:
+        """Commit what was done since the last commit."""
+        ...
+
+    def keep(self, take: Callable[[], Part]) -> None:
+        """Commit what was done before this rank failed or was interrupted, if that may be."""
+        ...
+
+    def total(self) -> int | None:
+        """Return the number of samples of this rank, padding included, if it is known."""
+        ...
+
+    def complete(self, finish: Finish, failure: Failure | None) -> Completed:
+        """Return what all ranks have found, once this one has evaluated all that it could.
+
+        Args:
+            finish: Proves what was evaluated, and computes the result.
+            failure: What failed on this rank.
+        """
+        ...
 
 
 class Fixed:
@@ -44,15 +93,16 @@ class Fixed:
     Args:
         work: What is evaluated.
         ledger: The folder of the ledger; None puts it to the predictions, if there are any.
+        stack: Closes what this opens.
 
     Raises:
         UsageError: On every rank, when the ledger or the folder of predictions can't be used.
     """
 
-    def __init__(self, work: Work, ledger: Path | None) -> None:
+    def __init__(self, work: Work, ledger: Path | None, stack: ExitStack) -> None:
         self._work, self._backend = work, work.backend
         self.rank, self.seen = work.backend.rank, 0
-        self._stack = ExitStack()
+        self._stack = stack
         self._ledger: Ledger | None = None
         self._log: Log | None = None
         self._stored: tuple[Part, ...] = ()
@@ -64,37 +114,18 @@ class Fixed:
         if self.is_kept:
             self.whole = _interrupts_held_back
         self._begin = self._last = time.monotonic()
-        try:
-            if self.is_kept:
-                self._open(ledger)
-            self._source = work.source()
-            self._stack.callback(self._source.close)
-            if self._stored:
-                self._source.begin(stored_of(self._stored))
-        except BaseException:
-            self._stack.close()
-            raise
-
-    def evaluate(self) -> Evaluation:
-        """Evaluate this rank's share, and return what all ranks have found."""
-        with self._stack:
-            begin = time.perf_counter()
-            if self._result is not None:
-                outcome, padded, compared = outcome_of(self._result), 0, 0
-            else:
-                total = self._total() if self._work.progress else None
-                with reporting(self._work.progress, self.rank, total) as report:
-                    failure = run(self._work, self._source, self, report, total)
-                outcome, padded, compared = self._outcome(failure)
-        stored = sum(part.certificate.counted for part in self._stored)
-        result = evaluation_of(
-            self._work, outcome, padded, compared, stored, begin, self._backend.world_size
-        )
-        return replace(result, since=self._since) if stored else result
+        if self.is_kept:
+            self._open(ledger)
+        self.source = work.source()
+        self._stack.callback(self.source.close)
+        if self._stored:
+            self.source.begin(stored_of(self._stored))
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield this rank's units, see `Schedule`."""
-        source, even = self._source, self._work.form.even
+        source, even = self.source, self._work.form.even
+        if self._result is not None:
+            return
         yield dealt(
             source.units, self._backend.world_size, self.rank,
             even=even and not isinstance(source, Shards), by_cost=source.by_cost,
@@ -164,14 +195,20 @@ class Fixed:
             if other is not None:
                 raise UsageError(f"rank {rank}: {other}")
 
-    def _total(self) -> int | None:
-        """Return the number of samples of this rank, padding included, if it is known."""
-        source = self._source
-        return source.samples_of(*self.leases()) if isinstance(source, Indexed) else None
+    def total(self) -> int | None:
+        """Return the number of samples of this rank, see `Schedule`."""
+        source = self.source
+        if not isinstance(source, Indexed):
+            return None
+        return sum(map(source.samples_of, self.leases()))
 
-    def _outcome(self, failure: Failure | None) -> tuple[Outcome, int, int]:
-        """Return what was found, the number of samples of padding, and that of compared ones."""
+    def complete(self, finish: Finish, failure: Failure | None) -> Completed:
+        """Gather what ranks have evaluated, and have rank 0 prove and compute; see `Schedule`."""
         work, backend = self._work, self._backend
+        stored = sum(part.certificate.counted for part in self._stored)
+        since = self._since if stored else ""
+        if self._result is not None:
+            return Completed(outcome_of(self._result), backend.world_size, stored, since)
         stream = None if work.stream is None else note_of(work.stream)
         # Rank 0 computes, so its own parts stay where they are.
         parts = () if failure or not self.rank else tuple(part.plain() for part in self._parts)
@@ -185,38 +222,35 @@ class Fixed:
             notes_of_streams: list[StreamNote] = [note for *_, note, _ in notes]
             compared = check_streams(notes_of_streams, work.stream, backend)
         every = [*self._parts, *(Part.of(part) for others, *_ in notes for part in others)]
-        padded = sum(each for _, each, *_ in notes)
         with traces.span("metric", "compute"):
-            outcome = self._finished(every)
+            outcome = self._finished(finish, every)
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
-        return outcome, padded, compared
+        padded = sum(each for _, each, *_ in notes)
+        return Completed(outcome, backend.world_size, stored, since, padded, compared)
 
-    def _finished(self, parts: Sequence[Part]) -> Outcome:
+    def _finished(self, finish: Finish, parts: Sequence[Part]) -> Outcome:
         """Have rank 0 prove and compute, and return what it has found."""
         outcome: Outcome | None = None
         error: Exception | None = None
+        told: HarnessError | None = None
         data = b""
         if self.rank == 0:
             try:
                 stored = [] if self._ledger is None else self._ledger.stored
-                outcome = finish(self._work, [*stored, *parts])
+                outcome = finish([*stored, *parts])
                 if self._backend.world_size > 1 or self._ledger is not None:
                     data = packed(outcome)
                 if self._ledger is not None:
                     self._ledger.finish(data)
-            except Exception as caught:  # the other ranks wait for this one
+            except HarnessError as caught:  # the other ranks wait for this one
+                error = told = caught
+            except Exception as caught:
                 error = caught
-        told: HarnessError | None = None
-        if error is not None:
-            told = RankError(0, f"could not compute the result: {describe_error(error)}")
-        if isinstance(error, HarnessError):
-            told = error
+                told = RankError(0, f"could not compute the result: {describe_error(error)}")
         data, told = self._backend.broadcast_object((data, told), src=0)
-        if told is not None and told is not error:
-            raise told from error
         if told is not None:
-            raise told
+            raise told from error
         if self._ledger is not None and self._ledger.is_hidden:
             self._ledger.remove()  # the result is in the folder of predictions
         return outcome_of(data) if outcome is None else outcome
@@ -328,50 +362,3 @@ class Leases:
         if not work.spans_ranks or self.group_size > 1 or work.stream is not None:
             return self
         return replace(self, group_size=work.backend.world_size, in_group="turns")
-
-
-def evaluation_of(
-    work: Work,
-    outcome: Outcome,
-    padded: int,
-    compared: int,
-    stored: int,
-    begin: float,
-    world_size: int,
-    report: LeaseReport | None = None,
-) -> Evaluation:
-    """Return the result of an evaluation.
-
-    Args:
-        work: What was evaluated.
-        outcome: What was found.
-        padded: The number of samples of padding.
-        compared: The number of elements of a stream that ranks compared.
-        stored: The number of samples that earlier runs had evaluated.
-        begin: The time of the first batch.
-        world_size: The number of ranks.
-        report: What happened to leases.
-    """
-    alone = world_size == 1 and not stored
-    if work.look is not None and not alone:
-        is_kept = stored or report is not None
-        compared = compared or (work.look.count if is_kept else work.look.compared)
-    told = work.canary.difference, None if report is None else report.difference
-    differences = [each for each in told if each is not None]
-    return Evaluation(
-        metrics=outcome.metrics,
-        size=outcome.size,
-        evaluated=outcome.size,
-        padded=padded,
-        world_size=world_size,
-        batch_size=work.form.batch_size,
-        seconds=time.perf_counter() - begin,
-        stored=stored,
-        since="" if report is None else report.since,
-        leases=report,
-        coverage="exact" if is_on() and (alone or compared == outcome.size) else "by index",
-        compared=compared,
-        digest=as_text(outcome.contents),
-        difference=None if outcome.repeatable is False else max(differences, default=None),
-        repeatable=outcome.repeatable,
-    )

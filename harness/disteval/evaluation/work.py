@@ -1,58 +1,36 @@
-"""The loop of an evaluation, and its end: what every schedule does."""
+"""What one rank is to evaluate, with everything that the loop needs."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-import numpy as np
-from tqdm import tqdm
-
-from disteval import traces
 from disteval.arguments import check_flag, found_value
 from disteval.by_sample import drawn, takes_ids
 from disteval.contract import BaseDistBackend
-from disteval.coverage import (
-    Counted,
-    add_certificates,
-    add_contents,
-    fault_of,
-    name_some,
-    prove,
-    unpacked_ids,
-)
-from disteval.data.collate import first_rows
-from disteval.data.contents import CONTENTS, SHARD_BITS, Look, is_on
+from disteval.data.contents import CONTENTS, Look, is_on
 from disteval.data.loading import Loader
-from disteval.data.plan import Batch, Indices
-from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions, complete
+from disteval.data.plan import Batch
+from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
 from disteval.data.same_streams import (
-    check_has_elements,
-    runs_of_elements,
     settings_of,
 )
 from disteval.data.samples import Sized, open_samples
 from disteval.data.sources import Indexed, Shards, Source, WholeStream, source_of
-from disteval.errors import SampleError, UsageError, describe_error
-from disteval.evaluation.agreement import Failure, log_failure
+from disteval.errors import UsageError
 from disteval.evaluation.canary import Canary
 from disteval.evaluation.task import Task
-from disteval.evaluation.updates import Updates, check_rows
+from disteval.evaluation.updates import Updates
 from disteval.identity import describe, describe_model, is_whole
-from disteval.ledger import PREDICTIONS, Part, all_repeatable, lengths_of
+from disteval.ledger import PREDICTIONS
 from disteval.metrics.totals import (
     begin_totals,
-    check_kept,
-    check_own,
-    compute_totals,
-    take_totals,
 )
 from disteval.outputs import OUTPUTS
-from disteval.plain import unpacked
 
 _log = logging.getLogger("disteval")
 
@@ -243,221 +221,6 @@ class Work:
                 )  # fmt: skip
 
 
-class Schedule(Protocol):
-    """Which units a rank evaluates, and what becomes of them.
-
-    Attributes:
-        rank: The rank.
-        seen: The number of samples that it has evaluated, padding included.
-        is_kept: Whether what is committed is written to a disk.
-        whole: Lets no interrupt end a block in the middle, if what was done before is kept.
-    """
-
-    rank: int
-    seen: int
-    is_kept: bool
-    whole: Callable[[], AbstractContextManager[None]]
-
-    def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
-        """Yield units that are committed together at the latest, each with whether it counts."""
-        ...
-
-    def after(self, batch: Batch) -> Literal["go on", "commit", "drop"]:
-        """Note that a batch is done; return what to do before the next one.
-
-        ``commit`` commits what was done of the lease, and ``drop`` forgets it, and its rest.
-        """
-        ...
-
-    def commit(self, part: Part) -> None:
-        """Commit what was done since the last commit."""
-        ...
-
-    def keep(self, take: Callable[[], Part]) -> None:
-        """Commit what was done before this rank failed or was interrupted, if that may be."""
-        ...
-
-
-class _Done:
-    """What was done since the last commit."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._counted = Counted()
-        self._contents: dict[int, int | None] = {}
-        self._first: int | None = None
-
-    def count(self, batch: Batch) -> None:
-        """Count a batch that metrics and predictions have."""
-        first = int(batch.ids[0])
-        if self._first is None:
-            self._first = first
-        self._counted.add(batch.ids, batch.contents)
-        if self._work.stream is not None:
-            part = first >> SHARD_BITS
-            self._contents[part] = add_contents(self._contents.get(part, 0), batch.contents)
-
-    def take(self, rank: int) -> Part:
-        """Return it as a part of a rank."""
-        work = self._work
-        return Part(
-            rank, self._counted.packed(), self._counted.certificate(),
-            take_totals(work.task.metrics, self._first or 0),
-            () if work.writer is None else work.writer.take(),
-            {} if work.stream is None else dict(work.stream.lengths),
-            self._contents,
-            work.canary.repeatable,
-        )  # fmt: skip
-
-
-def run(
-    work: Work, source: Source, schedule: Schedule, report: Progress, total: int | None
-) -> Failure | None:
-    """Evaluate what a schedule says, and commit it; return what failed on this rank, if anything.
-
-    Args:
-        work: What is evaluated.
-        source: Yields batches.
-        schedule: Says which, and takes what was done.
-        report: Is told of each batch.
-        total: The number of samples of this rank, as far as it is known.
-    """
-    metrics, rank = work.task.metrics, schedule.rank
-    predict, add, write = work.task.predict, work.updates.add, work.write
-    if (recorder := traces.current()) is not None:
-        predict = recorder.timed(predict, "compute", "predict")
-        add = recorder.timed(add, "metric", "add")
-        write = write and recorder.timed(write, "data", "write")
-    done = _Done(work)
-    place, ids, is_whole = "starting", np.zeros(0, np.int64), True
-    is_first = True
-    try:
-        check_own(metrics)
-        place = "reading"
-        with work.noting(rank):
-            for units in schedule.leases():
-                then = "commit"
-                with closing(source.read(units)) as batches:
-                    for batch in traces.loading(batches, lambda batch: len(batch.ids)):
-                        place, ids = "predict", batch.ids
-                        outputs = work.canary.first(predict, work.inputs_of(batch), batch.rows)
-                        work.warn_of_training()
-                        check_rows(outputs, batch.rows)
-                        if 0 < len(ids) < batch.rows:
-                            outputs = first_rows(outputs, batch.rows, len(ids))
-                        if len(ids):
-                            with schedule.whole():
-                                is_whole = False  # until metrics and predictions have the batch
-                                place = ""
-                                add(outputs, batch.real, ids)
-                                if is_first and schedule.is_kept:
-                                    place = "metrics"
-                                    check_kept(metrics)
-                                is_first = False
-                                place = "predictions"
-                                if write is not None:
-                                    write(ids, outputs, batch.real)
-                                done.count(batch)
-                                is_whole = True
-                        schedule.seen += batch.samples
-                        place = "progress"
-                        report(schedule.seen, total)
-                        place = "committing"
-                        then = schedule.after(batch)
-                        if then == "drop":
-                            break
-                        if then == "commit":
-                            with schedule.whole():
-                                schedule.commit(done.take(rank))
-                                done = _Done(work)
-                        place = "reading"
-                place = "committing"
-                if then == "drop":
-                    work.drop()
-                else:
-                    with schedule.whole():
-                        schedule.commit(done.take(rank))
-                done = _Done(work)
-                place = "reading"
-    except BaseException as error:
-        source.give_up()
-        if is_whole and place != "committing":
-            schedule.keep(lambda: done.take(rank))
-        if not isinstance(error, Exception):
-            raise
-        failure = _failure(place or work.updates.doing, ids, error)
-        log_failure(rank, failure)  # the other ranks hear of it after their last batch
-        return failure
-    return None
-
-
-class Outcome(NamedTuple):
-    """What an evaluation has found, on every rank.
-
-    Attributes:
-        metrics: Each metric's result, by name.
-        size: The number of samples.
-        contents: The digest of their contents; None if it is not known.
-        repeatable: Whether the first samples of each rank had the same outputs twice; None if
-            unknown.
-    """
-
-    metrics: dict[str, Any]
-    size: int
-    contents: int | None
-    repeatable: bool | None
-
-
-def finish(work: Work, parts: Sequence[Part]) -> Outcome:
-    """Prove that every sample was counted once, and compute the result, in one process.
-
-    Args:
-        work: What is evaluated.
-        parts: What this run and earlier ones have evaluated.
-
-    Raises:
-        CoverageError: A sample was missed or counted more than once, or predictions are missing.
-        UsageError: A stream has no elements, or a metric refuses samples.
-        RankError: A metric could not compute.
-    """
-    ids: int | Sequence[range]
-    if work.size is not None:
-        ids = size = work.size
-    else:
-        lengths = lengths_of(parts)
-        check_has_elements(lengths)
-        ids = runs_of_elements(lengths)
-        size = sum(map(len, ids))
-    certificates = [part.certificate for part in parts]
-    if not prove(certificates, ids):
-        shards = [np.zeros(0, np.int64)] * (1 + max(part.rank for part in parts))
-        for part in parts:
-            shards[part.rank] = np.concatenate([shards[part.rank], unpacked_ids(part.ids)])
-        raise fault_of(shards, ids)
-    proved = add_certificates(certificates)
-    results = compute_totals(work.task.metrics, [part.states for part in parts])
-    if isinstance(work.target, Predictions):
-        files = [file for part in parts for file in part.files]
-        complete(work.target, work.task.name, files, size, proved)
-    return Outcome(results, size, proved.contents, all_repeatable(parts))
-
-
-def outcome_of(data: bytes) -> Outcome:
-    """Return the outcome that a rank, or an earlier run, has packed.
-
-    Raises:
-        UsageError: It has values of a class that this run does not know.
-    """
-    try:
-        found: Outcome = unpacked(data)
-    except ValueError as error:
-        raise UsageError(
-            f"the result can't be read: {error}; import that class where the task is made, or "
-            f"remove the ledger, if this is the result of an earlier run"
-        ) from error
-    return found
-
-
 def _target(value: Target) -> Predictions | GatheredPredictions | None:
     if isinstance(value, str | os.PathLike):
         return Predictions(value)
@@ -467,18 +230,6 @@ def _target(value: Target) -> Predictions | GatheredPredictions | None:
             f"{found_value(value)}"
         )
     return value
-
-
-def _failure(place: str, ids: Indices, error: Exception) -> Failure:
-    if isinstance(error, SampleError):
-        cause = error.__cause__
-        return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
-    if place in ("starting", "reading", "committing"):
-        return Failure(f"failed while {place}: {describe_error(error)}", error)
-    where = "at its padding"
-    if len(ids):
-        where = f"at sample{'s' * (len(ids) > 1)} {name_some(ids)}"
-    return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
 
 
 def _check_training(predict: Any) -> None:
@@ -495,14 +246,3 @@ def _check_training(predict: Any) -> None:
             f"eval() first, or give a function that calls it, if it is to be evaluated in training "
             f"mode"
         )
-
-
-@contextmanager
-def reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterator[Progress]:
-    """Yield a function that shows how far this rank is."""
-    if callable(progress):
-        yield progress
-        return
-    shown = progress and rank == 0
-    with tqdm(total=total, unit=" samples", desc="rank 0", disable=not shown) as bar:
-        yield lambda done, _: bar.update(done - bar.n)
