@@ -2,8 +2,8 @@
 
 Numbers, text, bytes, containers, NumPy's arrays and scalars and torch's tensors of the CPU keep
 their types and all their bits. Named tuples and data classes are rebuilt from their fields, if
-their module is imported already, and without calling them. A value is written as JSON, and the
-bytes of its arrays follow.
+their module is imported already, and without calling them. A value is written as JSON, which is
+compressed, and the bytes of its arrays follow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 import pickle
 import struct
 import sys
+import zlib
 from array import array
 from collections import Counter, OrderedDict
 from functools import lru_cache
@@ -67,9 +68,10 @@ def dumps(value: Any) -> bytes:
     """
     rest: list[bytes] = []
     try:
-        tree = json.dumps(_tree(value, rest), separators=(",", ":")).encode()
+        text = json.dumps(_tree(value, rest), separators=(",", ":"))
     except RecursionError:
         raise TypeError(f"a {type(value).__name__} that holds itself, or is too deep") from None
+    tree = zlib.compress(text.encode(), 1)  # small states fit into one frame
     return b"".join([_HEAD.pack(len(tree)), tree, *rest])
 
 
@@ -83,7 +85,7 @@ def loads(data: bytes | memoryview) -> Any:
     try:
         end = _HEAD.size + _HEAD.unpack_from(view)[0]
         rest = [view[end:]]
-        value = _value(json.loads(bytes(view[_HEAD.size : end])), rest)
+        value = _value(json.loads(zlib.decompress(view[_HEAD.size : end])), rest)
         if len(rest[0]):
             raise ValueError(f"{len(rest[0])} bytes are left")
     except Exception as error:  # of numbers that make no sense, or types that do not fit

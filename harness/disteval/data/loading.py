@@ -29,14 +29,10 @@ class Loader:
     Args:
         read: Reads one batch.
         workers: The number of workers that read ahead; 0 reads each batch when it is asked for.
-
-    Attributes:
-        reads_ahead: Whether there are workers.
     """
 
     def __init__(self, read: Read, workers: int = 0) -> None:
         self._read, self._workers = read, workers
-        self.reads_ahead = workers > 0
         self._pool: ThreadPoolExecutor | None = None
         self._processes: ProcessLoader | None = None
         if workers and isinstance(read, IndexedReader) and importlib.util.find_spec("torch"):

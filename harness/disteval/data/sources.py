@@ -44,7 +44,7 @@ class Form(NamedTuple):
         limit: The number of samples to evaluate; None evaluates all.
         by_length: A `ByLength`, if batches are made by lengths.
         collate: Makes a batch of a list of samples.
-        reads_ahead: Whether a batch is read while the one before is evaluated.
+        workers: The number of workers that read batches ahead.
         even: Whether every rank calls ``predict`` equally often, where that costs no message.
     """
 
@@ -53,7 +53,7 @@ class Form(NamedTuple):
     limit: int | None
     by_length: ByLength | None
     collate: Collate
-    reads_ahead: bool = False
+    workers: int = 0
     even: bool = True
 
     def assembled(self, taken: Sequence[_Taken], unit: int, *, counts: bool = True) -> Batch:
@@ -100,15 +100,26 @@ class Source(Protocol):
     """What yields the batches of an evaluation.
 
     Attributes:
+        size: The number of samples to evaluate; None for a stream.
         units: The number of units; None if it is known at the end alone.
         by_cost: Whether units come by falling cost.
     """
+
+    @property
+    def size(self) -> int | None: ...  # noqa: D102
 
     units: int | None
     by_cost: bool
 
     def begin(self, stored: Stored) -> None:
-        """Leave out what an earlier run has evaluated."""
+        """Make units of the samples, without those that an earlier run has evaluated.
+
+        Every rank must call it, for ranks may have to read the lengths of samples together.
+
+        Raises:
+            UsageError: On every rank, when the lengths of samples are not such.
+            RankError: On every rank, when a rank could not read a length.
+        """
         ...
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
@@ -127,50 +138,36 @@ class Source(Protocol):
 class Indexed:
     """Samples that have numbers; a unit is a batch.
 
-    Every rank must make one, for ranks may have to read the lengths of samples together.
-
     Args:
-        samples: The samples.
-        length: How many there are, which must not change.
-        size: How many of them are evaluated, from the first on.
-        loader: Reads batches of them.
+        samples: The samples, whose number must not change.
         form: How batches are made.
         backend: Joins the ranks.
-
-    Raises:
-        UsageError: On every rank, when the lengths of samples are not such.
-        RankError: On every rank, when a rank could not read a length.
 
     Attributes:
         waited: The seconds that the first batch of the last `read` was waited for, if there are
             workers.
     """
 
-    def __init__(
-        self,
-        samples: Sized,
-        length: int,
-        size: int,
-        loader: Loader,
-        form: Form,
-        backend: BaseDistBackend,
-    ) -> None:
-        self._samples, self._length, self._loader, self._form = samples, length, loader, form
-        self.size = size
+    def __init__(self, samples: Sized, form: Form, backend: BaseDistBackend) -> None:
+        self._samples, self._form, self._backend = samples, form, backend
+        self._length = len(samples)
+        self.size = self._length if form.limit is None else min(self._length, form.limit)
+        self._loader = Loader(samples.reader(reuse=not form.workers), form.workers)
         self._lengths: npt.NDArray[np.int64] | None = None
-        if (by := form.by_length) is not None:
-            self._lengths = gather_lengths(samples, self.size, by.length, backend)
-        self.by_cost = self._lengths is not None
+        self.by_cost = form.by_length is not None
+        self.units: int | None = None
         self.waited = 0.0
-        self.begin(NOTHING)
 
     def begin(self, stored: Stored) -> None:
-        """Leave out what an earlier run has evaluated, see `Source`."""
+        """Make batches of the samples, see `Source`."""
+        by = self._form.by_length
+        if by is not None and self._lengths is None:
+            self._lengths = gather_lengths(self._samples, self.size, by.length, self._backend)
         self._plan = Plan(
             self.size, self._form.batch_size, self._form.step, lengths=self._lengths,
-            by_length=self._form.by_length, done=stored.ids,
+            by_length=by, done=stored.ids,
         )  # fmt: skip
-        self.units: int | None = len(self._plan)
+        self.units = len(self._plan)
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
         """Yield batches, see `Source`."""
@@ -178,7 +175,7 @@ class Indexed:
         picks = (self._plan.unit(unit, counts) for unit, counts in units)
         with closing(self._loader.load(picks)) as batches:
             for batch in batches:
-                if self._loader.reads_ahead and not self.waited:
+                if self._form.workers and not self.waited:
                     self.waited = time.perf_counter() - begin
                 yield batch
         if len(self._samples) != self._length:
@@ -217,6 +214,7 @@ class _Streamed:
         elements: The digests of all elements, where other ranks read the same ones.
     """
 
+    size: int | None = None
     units: int | None = None
 
     def __init__(self, samples: Any, form: Form, world_size: int, *, is_own: bool = False) -> None:
@@ -239,7 +237,7 @@ class _Streamed:
     def read(self, units: Units) -> Generator[Batch, None, None]:
         """Yield batches, see `Source`; with workers, a thread reads one ahead."""
         batches = self._batches(units)
-        return _one_ahead(batches) if self._form.reads_ahead else batches
+        return _one_ahead(batches) if self._form.workers else batches
 
     def _batches(self, units: Units) -> Generator[Batch, None, None]:
         raise NotImplementedError
@@ -366,14 +364,13 @@ class Shards(_Streamed):
 
     def __init__(self, samples: ShardedStream, form: Form, world_size: int) -> None:
         super().__init__(samples, form, world_size)
-        self._left_over = [*range(len(samples.shards))]
+        self._shards = samples.shards
         self.by_cost = False
-        self.units = len(self._left_over)
 
     def begin(self, stored: Stored) -> None:
         """Leave out what an earlier run has evaluated, see `Source`."""
         super().begin(stored)
-        self._left_over = [part for part in self._left_over if not stored.has_part(part)]
+        self._left_over = [i for i in range(len(self._shards)) if not stored.has_part(i)]
         self.units = len(self._left_over)
 
     def _batches(self, units: Units) -> Generator[Batch, None, None]:

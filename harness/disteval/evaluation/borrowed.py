@@ -12,7 +12,7 @@ from typing import Literal
 from disteval.data.contents import CONTENTS
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import Predictions, locked
-from disteval.data.sources import Indexed, Source
+from disteval.data.sources import NOTHING, Indexed
 from disteval.default_backend import get_dist_backend
 from disteval.errors import HarnessError, RankError, UsageError, WorldError, describe_error
 from disteval.evaluation.agreement import Failure, agree
@@ -38,14 +38,13 @@ class Borrowed:
 
     Args:
         work: What is evaluated.
-        source: Its source, on every rank as on one that is alone.
         borrower: This rank's end of the leases.
         turns: The number of ranks of its group that take units in turn.
     """
 
-    def __init__(self, work: Work, source: Source, borrower: Borrower, turns: int = 1) -> None:
+    def __init__(self, work: Work, borrower: Borrower, turns: int = 1) -> None:
         self._turns = turns
-        self._work, self.source, self._borrower = work, source, borrower
+        self._work, self.source, self._borrower = work, work.source, borrower
         self.rank, self.seen, self.is_kept = borrower.rank, 0, borrower.is_kept
         self._lease = Lease(-1, 0, 0)
         self._unit: int | None = None
@@ -125,9 +124,8 @@ def run_leases(
     with closing(work):
         Leases().settings(work, None)
         work.canary.compare(work)
-        source = work.source()
-        with _joined(work, source, lender, rank, patience) as borrower:
-            return carry_out(work, Borrowed(work, source, borrower))
+        with _joined(work, lender, rank, patience) as borrower:
+            return carry_out(work, Borrowed(work, borrower))
 
 
 @contextmanager
@@ -138,23 +136,21 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
     has reached it. No collective follows.
     """
     work.held = held_by_all(work.backend, work.held)
-    source = work.source()
     with ExitStack() as stack:
         lender = _lender(work, leases, ledger, stack)
         failure: Exception | None = None
         try:
-            borrower = stack.enter_context(_joined(work, source, lender, work.backend.rank))
+            borrower = stack.enter_context(_joined(work, lender, work.backend.rank))
         except HarnessError as error:  # the other ranks wait for this one
             failure = error
         agree(work.backend, {}, failure)
         turns = leases.group_size if leases.in_group == "turns" else 1
-        yield Borrowed(work, source, borrower, turns)
+        yield Borrowed(work, borrower, turns)
 
 
 @contextmanager
 def _joined(
     work: Work,
-    source: Source,
     lender: Path | Address,
     rank: int | None,
     patience: float = 0.0,
@@ -167,15 +163,14 @@ def _joined(
     settings[CONTENTS] = "" if work.look is None else work.look.text
     settings[OUTPUTS] = work.canary.text
     record = work.record(work.held)
+    source = work.source
+    source.begin(NOTHING)
     assert source.units is not None  # no stream that every rank reads whole
-    try:
-        with Borrower(lender, rank, settings, record, source.units, patience) as borrower:
-            if borrower.stored:
-                source.begin(stored_of(borrower.stored))
-            borrower.units = source.units
-            yield borrower
-    finally:
-        source.close()
+    with Borrower(lender, rank, settings, record, source.units, patience) as borrower:
+        if borrower.stored:
+            source.begin(stored_of(borrower.stored))
+        borrower.units = source.units
+        yield borrower
 
 
 def _lender(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> Address:

@@ -364,8 +364,8 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
         RankError: A metric could not compute.
     """
     ids: int | Sequence[range]
-    if work.size is not None:
-        ids = size = work.size
+    if work.source.size is not None:
+        ids = size = work.source.size
     else:
         lengths = lengths_of(parts)
         check_has_elements(lengths)

@@ -116,10 +116,8 @@ class Fixed:
         self._begin = self._last = time.monotonic()
         if self.is_kept:
             self._open(ledger)
-        self.source = work.source()
-        self._stack.callback(self.source.close)
-        if self._stored:
-            self.source.begin(stored_of(self._stored))
+        self.source = work.source
+        self.source.begin(stored_of(self._stored))
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield this rank's units, see `Schedule`."""

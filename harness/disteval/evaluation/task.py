@@ -115,7 +115,7 @@ class Task:
         return Form(
             self.batch_size, step, self.limit, self.by_length,
             WithIds(collate) if takes_ids(collate) else collate,
-            self.workers > 0, self.even_calls is not False,
+            self.workers, self.even_calls is not False,
         )  # fmt: skip
 
     def evaluate(

@@ -13,7 +13,6 @@ from disteval.arguments import check_flag, found_value
 from disteval.by_sample import drawn, takes_ids
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import CONTENTS, Look, is_on
-from disteval.data.loading import Loader
 from disteval.data.plan import Batch
 from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
 from disteval.data.same_streams import (
@@ -27,9 +26,7 @@ from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates
 from disteval.identity import describe, describe_model, is_whole
 from disteval.ledger import PREDICTIONS
-from disteval.metrics.totals import (
-    begin_totals,
-)
+from disteval.metrics.totals import begin_totals, end_totals
 from disteval.outputs import OUTPUTS
 
 _log = logging.getLogger("disteval")
@@ -57,8 +54,8 @@ class Work:
     Attributes:
         form: How samples become batches.
         opened: The samples; None if they are a stream.
-        size: The number of samples to evaluate; None for a stream.
-        stream: Its source, if they are.
+        source: Yields their batches.
+        stream: The source of a stream; None of other samples.
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
         target: Where predictions are written; None writes none.
         writer: What writes them to a folder.
@@ -102,9 +99,6 @@ class Work:
         self.spans_ranks = self._has_drawn = False
         self._models: list[Any] = []
         self.stream: WholeStream | Shards | None = None
-        self._loader: Loader | None = None
-        self._length = 0
-        self.size: int | None = None
         self.opened: Sized | None = open_samples(
             task.samples, None if task.collate is None else self.form.collate
         )
@@ -113,10 +107,9 @@ class Work:
         if self.opened is None:
             in_step = self.spans_ranks if task.even_calls is None else task.even_calls
             self.stream = source_of(task.samples, self.form, backend, in_step=in_step)
+            self.source: Source = self.stream
         else:  # before a sample is read, for which a data set may open a file
-            self._length = len(self.opened)
-            self.size = self._length if task.limit is None else min(self._length, task.limit)
-            self._loader = Loader(self.opened.reader(reuse=not task.workers), task.workers)
+            self.source = Indexed(self.opened, self.form, backend)
         self.look = self._look() if self.is_kept or backend.world_size > 1 else None
         self.settings: dict[str, Any] = {
             "batch_size": task.batch_size, "fixed_shape": task.fixed_shape, "limit": task.limit,
@@ -125,14 +118,14 @@ class Work:
                 self.target.format if isinstance(self.target, Predictions) else None,
             **self.evaluated, **self.weights,
             "the number of samples":
-                self.size if self.stream is None else settings_of(self.stream.sharded),
+                settings_of(self.stream.sharded) if self.stream else self.source.size,
         }  # fmt: skip
         begin_totals(task.metrics, backend)  # last: what fails before leaves them as they were
 
     def close(self) -> None:
-        """Reset the metrics, which may be given samples of their own again."""
-        for metric in self.task.metrics.values():
-            metric.reset()
+        """End what reads ahead, and reset the metrics, which may be given samples of their own."""
+        self.source.close()
+        end_totals(self.task.metrics)
 
     def record(self, held: Mapping[str, str]) -> dict[str, str]:
         """Return what must be equal for a later run to go on, by name.
@@ -149,15 +142,6 @@ class Work:
         if self.stream is not None:
             found["limit"] = str(self.form.limit)
         return found
-
-    def source(self) -> Source:
-        """Return the source of batches; every rank must call it, once ranks agree."""
-        if self.stream is not None:
-            return self.stream
-        assert self.opened is not None and self.size is not None and self._loader is not None
-        return Indexed(
-            self.opened, self._length, self.size, self._loader, self.form, self.backend
-        )  # fmt: skip
 
     def drop(self) -> None:
         """Forget what metrics and predictions got since the last commit."""
@@ -189,7 +173,7 @@ class Work:
 
     def _look(self) -> Look | None:
         if self.opened is not None:
-            return Look(self.opened, self.size or 0)
+            return Look(self.opened, self.source.size or 0)
         if isinstance(self.stream, Shards) and self.stream.sharded is not None:
             return Look(self.stream.sharded, 0, self.stream.sharded.some_numbers())
         return None  # every rank reads all elements, and compares them at the end

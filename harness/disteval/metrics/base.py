@@ -87,7 +87,7 @@ class BaseMetric(ABC):
     """
 
     uses_ids: bool = True
-    _begun_by: int | None = None  # the thread that evaluates, see `totals.check_own`
+    _begun_by = frozenset[int]()  # the threads that evaluate, see `totals.check_own`
     made_with: str
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:

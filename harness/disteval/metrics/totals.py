@@ -62,17 +62,25 @@ def begin_totals(metrics: Mapping[str, BaseMetric], backend: BaseDistBackend) ->
                 f"compute_metric instead, which gets them, or sums_of and from_sums"
             )
     for metric in metrics.values():
-        metric._backend, metric._begun_by = backend, get_ident()
+        metric._backend = backend
+        metric._begun_by |= {get_ident()}
         metric.reset_to_sums()
 
 
+def end_totals(metrics: Mapping[str, BaseMetric]) -> None:
+    """Remove what metrics have added, and let other threads evaluate with them."""
+    for metric in metrics.values():
+        metric.reset()
+        metric._begun_by = frozenset()
+
+
 def check_own(metrics: Mapping[str, BaseMetric]) -> None:
-    """Raise UsageError if another thread has begun with a metric since this one did.
+    """Raise UsageError if another thread has begun with a metric as well.
 
     Then ranks that are threads share the metric, and would add to it and reset it at once.
     """
     for name, metric in metrics.items():
-        if metric._begun_by != get_ident():
+        if metric._begun_by != {get_ident()}:
             raise UsageError(
                 f"the metric {name!r} is one object that several threads evaluate with; make the "
                 f"metrics on each rank, in the function that calls evaluate"
