@@ -117,6 +117,8 @@ def _tree(value: Any, rest: list[bytes]) -> Any:
         return ["L", _tree(numbers, rest)]
     if (tag := _TAGS.get(kind)) is not None:
         parts = value if tag in _CONTAINERS else [each for pair in value.items() for each in pair]
+        if kind in (set, frozenset):
+            parts = sorted(value, key=repr)
         return [tag, *[_tree(each, rest) for each in parts]]
     if kind is np.ndarray and value.dtype == object:
         return ["x", value.shape, *[_tree(each, rest) for each in value.ravel().tolist()]]

@@ -58,11 +58,9 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
     """
     _refuse(samples)
     if hasattr(samples, "images") and hasattr(samples, "labels"):
-        pictures = Pictures(samples)
-        return pictures if collate is None else Items(pictures, collate)
+        return Pictures(samples, collate)
     if isinstance(samples, tuple | Mapping) or _is_array(samples):
-        columns = Columns(samples)
-        return columns if collate is None else Items(columns, collate)
+        return Columns(samples, collate)
     if is_stream(samples):
         return None
     if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
@@ -92,12 +90,14 @@ class Columns:
 
     Args:
         columns: Arrays of NumPy or a framework, and lists.
+        collate: Makes a batch of a list of samples; None takes rows of every array at once.
 
     Raises:
         UsageError: A column is of another kind, or the lengths differ.
     """
 
-    def __init__(self, columns: Any) -> None:
+    def __init__(self, columns: Any, collate: Collate | None = None) -> None:
+        self._collate = collate
         named = _named(columns)
         self._columns = {name: _column(name, column) for name, column in named.items()}
         lengths = {
@@ -123,8 +123,8 @@ class Columns:
         return self._columns.get(name)
 
     def reader(self, reuse: bool) -> Read:
-        """Return what takes rows of every array, see `Sized`."""
-        return self._read
+        """Return what takes rows of every array, or collates samples, see `Sized`."""
+        return IndexedReader(self, self._collate) if self._collate else self._read
 
     def digests(self, numbers: Indices) -> Digests:
         """Return the digests of some rows, see `disteval.data.contents.Held`."""
@@ -151,41 +151,27 @@ class Columns:
         return tuple(fields) if issubclass(self._kind, tuple) else fields[0]
 
 
-class Pictures:
+class Pictures(Columns):
     """Anything with ``images`` and ``labels``, such as an `ArrayDataset`.
 
     Args:
         dataset: The pictures, which are read into one buffer, without any other copy.
+        collate: See `Columns`.
 
     Raises:
         UsageError: The images are not uint8, or labels do not fit them.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, collate: Collate | None = None) -> None:
         self._images, self._labels = _checked_pictures(dataset)
+        super().__init__((self._images, self._labels), collate)
         self._buffer: Any = None
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._images[index], self._labels[index]
-
-    def digests(self, numbers: Indices) -> Digests:
-        """Return the digests of some pictures, see `disteval.data.contents.Held`."""
-        return Columns((self._images, self._labels)).digests(numbers)
-
-    def bytes_held(self, some: Indices) -> float:
-        """Return how many bytes all pictures take in memory."""
-        return Columns((self._images, self._labels)).bytes_held(some)
 
     def reader(self, reuse: bool) -> Read:
         """Return what reads pictures, into one buffer if that may be used again, see `Sized`."""
-        if not reuse:
-            return Columns((self._images, self._labels)).reader(reuse)
-        return self._read
+        return self._reread if reuse and self._collate is None else super().reader(reuse)
 
-    def _read(self, picked: Picked) -> Batch:
+    def _reread(self, picked: Picked) -> Batch:
         indices, count, rows, unit = picked
         read = len(indices)
         if self._buffer is None or len(self._buffer) < rows:
@@ -222,15 +208,11 @@ class Items:
 
     def digests(self, numbers: Indices) -> Digests:
         """Return the digests of some samples, see `disteval.data.contents.Held`."""
-        if isinstance(self.items, Columns | Pictures):
-            return self.items.digests(numbers)
         # One after another, because the next one may be read into the same memory.
         return digests_of(fetch(self.items, numbers[i : i + 1])[0] for i in range(len(numbers)))
 
     def bytes_held(self, some: Indices) -> float:
         """Return how many bytes all samples take in memory if they are a list, judged by some."""
-        if isinstance(self.items, Columns | Pictures):
-            return self.items.bytes_held(some)
         return _bytes_held(self.items, some)
 
     def reader(self, reuse: bool) -> Read:
