@@ -13,16 +13,16 @@ from disteval.data import download
 from disteval.data.cifar10 import BINARY_FOLDER, PYTHON_FOLDER
 from disteval.data.contents import Elements, digests_of, digests_of_rows, noted, total
 from disteval.data.digests import IncomparableError, digest_of
-from disteval.data.fetching import IndexedReader
 from disteval.data.loading import Loader
 from disteval.data.plan import Batch, Plan
 from disteval.data.safe_pickle import load_arrays
+from disteval.data.samples import Items
 
 
 def load(samples: Any, workers: int, size: int = 50) -> list[Batch]:
     """Read so many samples in batches of eight, as one rank does with so many processes."""
     plan = Plan(size, 8, 8)
-    with closing(Loader(IndexedReader(samples), workers)) as loader:
+    with closing(Loader(Items(samples), workers)) as loader:
         return list(loader.load(map(plan.unit, range(len(plan)))))
 
 
@@ -30,7 +30,7 @@ def pickled_for_workers(samples: Any) -> bytes:
     """Return what is sent to each process that reads samples ahead; this needs torch."""
     from disteval.data.processes import _pickled
 
-    return _pickled(IndexedReader(samples))
+    return _pickled(Items(samples))
 
 
 @contextmanager

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
-from disteval.data.fetching import fetch
 from disteval.data.length_of import LONGEST, Length, Measure, length_of_sample
-from disteval.data.samples import Columns, Items
+from disteval.data.samples import Columns, Items, fetch
 from disteval.errors import RankError, UsageError, describe_error
 
 _CHUNK = 1024  # samples are read for their lengths so many at a time

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from disteval.data.fetching import IndexedReader
 from disteval.data.plan import Batch, Picked
+from disteval.data.samples import Items, Read
 
 if TYPE_CHECKING:
     from disteval.data.processes import ProcessLoader
-
-Read = Callable[[Picked], Batch]
-"""A function that reads the samples of a batch. With workers, it must not reuse its arrays."""
 
 
 class Loader:
     """Reads batches ahead, with the same workers from one list of them to the next; to be closed.
 
     At most two batches a worker are read ahead. Workers are processes, which the ``DataLoader`` of
-    torch starts, for an `IndexedReader` where torch is installed. Otherwise they are threads:
+    torch starts, for `Items` where torch is installed. Otherwise they are threads:
     taking rows of arrays needs no interpreter of its own, and processes would need copies of the
     arrays.
 
@@ -35,7 +32,7 @@ class Loader:
         self._read, self._workers = read, workers
         self._pool: ThreadPoolExecutor | None = None
         self._processes: ProcessLoader | None = None
-        if workers and isinstance(read, IndexedReader) and importlib.util.find_spec("torch"):
+        if workers and isinstance(read, Items) and importlib.util.find_spec("torch"):
             from disteval.data.processes import ProcessLoader
 
             self._processes = ProcessLoader(read, workers)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 
 from disteval.data.base import check_samples
-from disteval.data.collate import Collate
+from disteval.data.collate import Collate, assemble
 from disteval.data.collate import collate as default_collate
 from disteval.data.contents import (
     Digests,
@@ -18,13 +19,15 @@ from disteval.data.contents import (
     bytes_of_list,
     digests_of,
     digests_of_rows,
+    is_on,
+    noted,
     total_of_rows,
 )
-from disteval.data.fetching import IndexedReader, fetch
 from disteval.data.plan import Batch, Indices, Picked
-from disteval.errors import UsageError
+from disteval.errors import SampleError, UsageError, describe_error
 
 Read = Callable[[Picked], Batch]
+"""A function that reads the samples of a batch. With workers, it must not reuse its arrays."""
 
 
 class Sized(Held, Protocol):
@@ -124,7 +127,7 @@ class Columns:
 
     def reader(self, reuse: bool) -> Read:
         """Return what takes rows of every array, or collates samples, see `Sized`."""
-        return IndexedReader(self, self._collate) if self._collate else self._read
+        return Items(self, self._collate) if self._collate else self._read
 
     def digests(self, numbers: Indices) -> Digests:
         """Return the digests of some rows, see `disteval.data.contents.Held`."""
@@ -191,14 +194,22 @@ class Pictures(Columns):
 class Items:
     """Anything with a length and an index, of which a rank reads only its own samples.
 
+    It can be pickled if its parts can.
+
     Args:
         items: The samples, which stay an attribute; ``__getitems__`` is used where there is one.
         collate: Makes a batch of a list of samples.
     """
 
-    def __init__(self, items: Any, collate: Collate) -> None:
+    def __init__(self, items: Any, collate: Collate = default_collate) -> None:
         self.items = items
         self._collate = collate
+
+    def __call__(self, picked: Picked) -> Batch:
+        """Read and collate a batch."""
+        taken: list[bytes] = []
+        samples = fetch(self.items, picked.indices, taken if is_on() else None)
+        return assemble(samples, picked, self._collate, taken)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -217,7 +228,45 @@ class Items:
 
     def reader(self, reuse: bool) -> Read:
         """Return what reads and collates samples, see `Sized`."""
-        return IndexedReader(self.items, self._collate)
+        return self
+
+
+def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> list[Any]:
+    """Return the samples with these numbers.
+
+    Args:
+        samples: The data set.
+        indices: The numbers.
+        taken: Gets the snapshot of each sample, made before the next one is read; or None.
+
+    Raises:
+        SampleError: A sample could not be read; its number is named.
+        UsageError: ``__getitems__`` returned another number of samples.
+    """
+    numbers: Sequence[int] = indices.tolist()
+    found: Any = None
+    if (many := getattr(samples, "__getitems__", None)) is not None:
+        with suppress(Exception):  # one after the other, the sample that can't be read is named
+            found = many(numbers)
+    if isinstance(found, list):  # some data sets return a whole batch, in a form of their own
+        if len(found) != len(numbers):
+            raise UsageError(
+                f"__getitems__ of the {type(samples).__name__} was asked for {len(numbers)} "
+                f"samples and returned {len(found)}; it must return a list with one sample for "
+                f"each index"
+            )
+        if taken is not None:
+            taken += map(noted, found)
+        return found
+    read: list[Any] = []
+    for number in numbers:
+        try:
+            read.append(samples[number])
+            if taken is not None:
+                taken.append(noted(read[-1]))
+        except Exception as error:
+            raise SampleError(number, f"could not be read: {describe_error(error)}") from error
+    return read
 
 
 def _bytes_held(column: Any, some: Indices) -> float:

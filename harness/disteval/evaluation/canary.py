@@ -30,7 +30,6 @@ from disteval.metrics.arrays import to_numpy
 from disteval.outputs import SWITCH, Outputs, gap, largest_gap
 
 if TYPE_CHECKING:
-    from disteval.data.contents import Look
     from disteval.evaluation.work import Work
 
 _COMMON, _TWICE = 8, 4  # samples
@@ -74,32 +73,29 @@ class Canary:
         """
         if work.look is None:  # the elements of a stream can be read only once
             return
-        with drawn(kept=True):  # at the end: a second look is to find other random numbers
-            self._compare(work, work.look)
-
-    def _compare(self, work: Work, look: Look) -> None:
         backend = work.backend
-        if work.is_kept:
-            look.settle()  # random ones are not compared with those of an earlier run
-        common = _common(work)
-        if not work.is_kept or gap(common, _common(work)).is_near:  # else they are random
-            self.text = common.text
-        if backend.world_size == 1:
-            return
-        digests = backend.all_gather_object(
-            self.text and blake2b(self.text.encode(), digest_size=8).digest()
-        )
-        if not all(digests):
-            return
-        if len(set(digests)) == 1:
-            self.difference = 0.0
-            return
-        is_random = not gap(common, _common(work)).is_near
-        found = backend.all_gather_object((self.text, is_random))
-        if any(random_ for _, random_ in found):
-            self.text = ""  # the second check tells of it
-            return
-        self.difference = largest_gap([(rank, text) for rank, (text, _) in enumerate(found)])
+        with drawn(kept=True):  # at the end: a second look is to find other random numbers
+            if work.is_kept:
+                work.look.settle()  # random ones are not compared with those of an earlier run
+            common = _common(work)
+            if not work.is_kept or gap(common, _common(work)).is_near:  # else they are random
+                self.text = common.text
+            if backend.world_size == 1:
+                return
+            digests = backend.all_gather_object(
+                self.text and blake2b(self.text.encode(), digest_size=8).digest()
+            )
+            if not all(digests):
+                return
+            if len(set(digests)) == 1:
+                self.difference = 0.0
+                return
+            is_random = not gap(common, _common(work)).is_near
+            found = backend.all_gather_object((self.text, is_random))
+            if any(random_ for _, random_ in found):
+                self.text = ""  # the second check tells of it
+                return
+            self.difference = largest_gap([(rank, text) for rank, (text, _) in enumerate(found)])
 
     def first(self, predict: Callable[..., Any], inputs: Inputs, rows: int) -> Any:
         """Return the outputs of a batch; of the first one, some samples are evaluated twice.

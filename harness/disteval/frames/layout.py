@@ -96,11 +96,6 @@ class Header(NamedTuple):
     rest: int
 
 
-def laid_out_size(body: bytes, memories: Sequence[memoryview]) -> int:
-    """Return an upper bound of the bytes that a body and memories take in a frame."""
-    return len(body) + sum([len(memory) + 8 + ALIGNMENT for memory in memories])
-
-
 def assemble(
     kind: int, body: bytes, memories: Sequence[memoryview], call: Call, sender: int
 ) -> Parts:

@@ -74,7 +74,7 @@ def _pickled(obj: Any) -> tuple[bytes, list[memoryview], str]:
 
     try:
         body = pickle.dumps(obj, 5, buffer_callback=keep_inside)
-        size = layout.laid_out_size(body, memories)
+        size = len(body) + sum([len(each) + 8 + layout.ALIGNMENT for each in memories])  # at most
         if size <= max_object_bytes():
             return body, memories, ""
         reason = (
