@@ -22,20 +22,8 @@ from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 
-from disteval.estimator import EpochBasedRunner  # noqa: E402
-from disteval.estimator import checkpoint as module  # noqa: E402
-from disteval.estimator.checkpoint import (  # noqa: E402
-    read_checkpoint,
-    write_checkpoint,
-    write_safetensors,
-)
-from disteval.estimator.folder import (  # noqa: E402
-    FolderLocks,
-    checkpoints,
-    fall_back,
-    latest_checkpoint,
-)
-from disteval.estimator.hooks import CheckpointHook, TextLoggerHook  # noqa: E402
+from disteval.estimator import EpochBasedRunner, latest_checkpoint, read_checkpoint  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook, TextLoggerHook  # noqa: E402
 
 from suites.estimator.tiny import Tiny, assert_same, samples  # noqa: E402
 
@@ -71,13 +59,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     runner = make(folder)
     train(runner, 3)
     copy = folder.with_name("copy")
-    shutil.copytree(folder, copy, symlinks=True)
+    shutil.copytree(folder, copy)
     return copy, train(runner)
 
 
 @pytest.fixture
 def folder(whole: Any, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole[0], tmp_path / "work", symlinks=True))
+    return Path(shutil.copytree(whole[0], tmp_path / "work"))
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:
@@ -87,18 +75,17 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("[!.]*"))
+    return sorted(path.name for path in folder.glob("[!.]*.pt"))
 
 
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_no_damage_to_a_file_ever_changes_what_is_trained(whole: Any, data: Any) -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        work = Path(shutil.copytree(whole[0], Path(temporary, "work"), symlinks=True))
+        work = Path(shutil.copytree(whole[0], Path(temporary, "work")))
         path = work / data.draw(st.sampled_from(["epoch_3.pt", "epoch_2.pt", "epoch_1.pt"]))
         size = path.stat().st_size
-        # Anywhere, and often in the last line.
-        at = data.draw(st.integers(0, size - 1) | st.integers(size - 300, size - 1))
+        at = data.draw(st.integers(0, size - 1))
         kind = data.draw(st.sampled_from(["flipped", "truncated", "zeros", "longer"]))
         if kind == "flipped":
             flip(path, at, data.draw(st.integers(0, 7)))
@@ -106,7 +93,7 @@ def test_no_damage_to_a_file_ever_changes_what_is_trained(whole: Any, data: Any)
             os.truncate(path, at)
         elif kind == "zeros":
             whole_bytes = path.read_bytes()
-            path.write_bytes(whole_bytes[:at] + bytes(size - at))
+            path.write_bytes(whole_bytes[:at] + b"\1" * (size - at))
         else:
             path.write_bytes(path.read_bytes() + bytes(size - at))
         with pytest.raises(WeightsError, match=r"damaged"):
@@ -117,73 +104,89 @@ def test_no_damage_to_a_file_ever_changes_what_is_trained(whole: Any, data: Any)
         assert_same(train(resumed), whole[1])
 
 
-def test_where_all_are_damaged_nothing_is_renamed(folder: Path) -> None:
-    for path in checkpoints(folder):
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_no_damage_to_the_index_ever_changes_what_is_trained(whole: Any, data: Any) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(shutil.copytree(whole[0], Path(temporary, "work")))
+        index = work / "checkpoints.json"
+        at = data.draw(st.integers(0, index.stat().st_size - 1))
+        if data.draw(st.booleans()):
+            flip(index, at, data.draw(st.integers(0, 7)))
+        else:
+            os.truncate(index, at)
+        resumed = make(work)
+        try:
+            resumed.resume(work)
+            found = train(resumed)
+        except (UsageError, WeightsError):
+            return
+        assert_same(found, whole[1])
+
+
+def test_where_nothing_says_which_is_whole_nothing_is_used(folder: Path) -> None:
+    copied = Path(shutil.copytree(folder, folder.with_name("copied")))
+    (copied / "checkpoints.json").unlink()
+    for path in folder.glob("*.pt"):
         os.truncate(path, 2000)
-    before = names(folder)
-    with pytest.raises(WeightsError, match=r"epoch_2.pt"):
-        make(folder).resume(folder)
-    assert names(folder) == before
+    for work in (folder, copied):
+        before = {path.name: path.read_bytes() for path in work.glob("*.pt")}
+        with pytest.raises(WeightsError, match=r"epoch_3\.pt"):
+            make(work).resume(work)
+        with pytest.raises(WeightsError, match=r"epoch_3\.pt"):
+            latest_checkpoint(work)
+        assert {path.name: path.read_bytes() for path in work.glob("*.pt")} == before
+    # A file that was copied alone is compared with the checksums of its own archive.
+    (alone := folder.with_name("alone")).mkdir()
+    shutil.copy(copied / "epoch_3.pt", alone)
+    runner = make(alone)
+    runner.resume(alone / "epoch_3.pt")
+    assert runner.epoch == 3
+    flip(alone / "epoch_3.pt", 700)
+    with pytest.raises(WeightsError, match=r"epoch_3\.pt"):
+        make(alone).resume(alone / "epoch_3.pt")
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    torch.save(Tiny().state_dict(), tmp_path / "weights.pt")
     with pytest.raises(UsageError, match="no checkpoint"):
         make(tmp_path).resume(tmp_path)
+    assert latest_checkpoint(tmp_path) is None
     assert latest_checkpoint(tmp_path / "missing") is None
 
 
-def write(path: Path, epoch: int, iteration: int, identity: str = "a") -> None:
-    meta = {"training": identity}
-    state = {"state_dict": {"w": torch.ones(9)}, "epoch": epoch, "iter": iteration, "meta": meta}
-    write_checkpoint(path, state)
-
-
-def test_the_newest_has_the_highest_epoch_and_iteration_whatever_its_date(tmp_path: Path) -> None:
-    order = [
-        ("epoch_2.pt", 2, 20),
-        ("iter_25.pt", 2, 25),
-        ("odd.pth", 3, 30),
-        ("epoch_10.pt", 10, 99),
-    ]
-    for at, (name, epoch, iteration) in enumerate(order):
-        write(tmp_path / name, epoch, iteration)
-        os.utime(tmp_path / name, ns=(99 - at, 99 - at))
-    torch.save(Tiny().state_dict(), tmp_path / "weights.pt")
-    (tmp_path / "notes.pt").write_text("nothing")
-    assert [path.name for path in checkpoints(tmp_path)] == [name for name, _, _ in order]
-    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_10.pt"
+def test_the_newest_has_the_highest_epoch_and_iteration_whatever_its_date(folder: Path) -> None:
+    for at, name in enumerate(("epoch_3.pt", "epoch_1.pt", "epoch_2.pt")):
+        os.utime(folder / name, ns=(at, at))
+    assert latest_checkpoint(folder) == folder / "epoch_3.pt"
+    (folder / "epoch_3.pt").unlink()
+    assert latest_checkpoint(folder) == folder / "epoch_2.pt"
     # Files that were exchanged are told apart by what they hold.
-    (tmp_path / "epoch_10.pt").rename(tmp_path / "x")
-    (tmp_path / "epoch_2.pt").rename(tmp_path / "epoch_10.pt")
-    (tmp_path / "x").rename(tmp_path / "epoch_2.pt")
-    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_2.pt"
+    (folder / "epoch_1.pt").rename(folder / "epoch_2.pt")
+    with pytest.raises(WeightsError, match=r"epoch_2\.pt"):
+        latest_checkpoint(folder)
 
 
-def test_checkpoints_of_two_trainings_are_not_mixed(tmp_path: Path) -> None:
-    write(tmp_path / "epoch_2.pt", 2, 2, "new")
-    write(tmp_path / "epoch_9.pt", 9, 9, "old")
+def test_checkpoints_of_two_trainings_are_not_mixed(folder: Path) -> None:
+    make(folder).save_checkpoint(folder, "other_{}.pt")
     with pytest.raises(UsageError) as caught:
-        latest_checkpoint(tmp_path)
-    for name in ("epoch_9.pt", "epoch_2.pt"):
+        latest_checkpoint(folder)
+    for name in ("epoch_3.pt", "other_0.pt"):
         assert name in str(caught.value)
-    flip(tmp_path / "epoch_9.pt", 700)
-    told: list[str] = []
-    assert fall_back(tmp_path, told.append) == tmp_path / "epoch_2.pt"
-    assert len(told) == 1
 
 
 def test_a_training_keeps_its_own_last_checkpoints_and_no_others_are_deleted(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(folder / "epoch_9.pt", 9, 9, "another")
+    make(folder).save_checkpoint(folder, "epoch_9{}.pt")
     runner = make(folder, max_keep_ckpts=1)
     runner.resume(folder / "epoch_1.pt")
     train(runner, 2)
-    # Its third epoch is of the course that it has left.
-    assert names(folder)[:3] == ["epoch_2.pt", "epoch_3.pt", "epoch_9.pt"]
+    # Its third epoch was left behind by the resume.
+    assert names(folder) == ["epoch_2.pt", "epoch_3.pt", "epoch_90.pt"]
     assert "epoch_3.pt" in caplog.text
     train(runner)
-    assert names(folder)[:2] == ["epoch_4.pt", "epoch_9.pt"]
+    assert names(folder) == ["epoch_4.pt", "epoch_90.pt"]
 
 
 def logged(folder: Path) -> list[tuple[str, int]]:
@@ -216,14 +219,21 @@ def test_the_log_has_each_record_once_after_a_resume(folder: Path) -> None:
     assert logged(folder)[len(so_far) :] == [("train", 1), ("val", 1), ("train", 5), ("val", 5)]
 
 
+class Waits(Hook):
+    """Says that a training has begun, and never lets it go on."""
+
+    def after_train_iter(self, runner: Any) -> None:
+        print("ready", flush=True)
+        signal.pause()
+
+
 HOLDS = """
-import sys, time
+import sys
 from pathlib import Path
-from disteval.estimator.folder import FolderLocks
-locks = FolderLocks()
-locks.take(Path(sys.argv[1]))
-print("ready", flush=True)
-time.sleep(600)
+from suites.estimator.test_folder import Waits, make, train
+runner = make(Path(sys.argv[1]))
+runner.register_hook(Waits())
+train(runner)
 """
 
 
@@ -264,16 +274,13 @@ def test_a_folder_is_free_after_each_run_also_after_one_that_failed(folder: Path
     runner.register_hook(Failing())
     with pytest.raises(LookupError):
         train(runner)
-    with FolderLocks() as locks:
-        locks.take(folder)
-        locks.take(folder)
-        with pytest.raises(UsageError, match=rf"process {os.getpid()} on"):
-            train(make(folder))
     train(make(folder), 1)
 
 
 class Failing(CheckpointHook):
     def after_train_iter(self, runner: Any) -> None:
+        with pytest.raises(UsageError, match=rf"process {os.getpid()} on"):
+            train(make(runner.work_dir))
         raise LookupError
 
 
@@ -281,12 +288,11 @@ FULL = """
 import os, sys
 from pathlib import Path
 from disteval import RankError
-from disteval.estimator.folder import latest_checkpoint
+from disteval.estimator import latest_checkpoint
 from suites.estimator.test_folder import make
 work = Path(sys.argv[1], "work")
 runner = make(work)
-runner.save_checkpoint(work)
-(work / "epoch_0.pt").rename(work / "first.pt")
+runner.save_checkpoint(work, "first_{}.pt")
 disk = os.statvfs(work)
 (work / "ballast").write_bytes(bytes(disk.f_bavail * disk.f_frsize - int(sys.argv[2])))
 try:
@@ -315,8 +321,8 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_is_named(tmp_path: Path) ->
     message, newest, files = done.stdout.splitlines()
     for found in ("epoch_0.pt", os.strerror(errno.ENOSPC)):
         assert found in message
-    assert newest == "first.pt"
-    assert files.split() == ["ballast", "first.pt", "latest.pt"]
+    assert newest == "first_0.pt"
+    assert files.split() == ["ballast", "checkpoints.json", "first_0.pt"]
 
 
 def test_a_checkpoint_that_would_run_something_does_not(tmp_path: Path) -> None:
@@ -332,34 +338,37 @@ def test_a_checkpoint_that_would_run_something_does_not(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_checkpoint_that_is_missing_too_large_or_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_is_missing_or_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="does not exist"):
         read_checkpoint(tmp_path / "epoch_1.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(WeightsError, match="holds no weights"):
         read_checkpoint(tmp_path / "list.pt")
-    monkeypatch.setattr(module, "MAX_FILE_BYTES", 100)
-    with pytest.raises(WeightsError, match="100"):
-        read_checkpoint(tmp_path / "list.pt")
+
+
+@pytest.fixture(scope="module")
+def best(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Any]:
+    """A file of the best weights, and these."""
+    folder = tmp_path_factory.mktemp("best")
+    runner = make(folder)
+    loader = torch.utils.data.DataLoader(samples(9), 4)
+    runner.register_hook(EvalHook(loader, save_best="accuracy"))
+    train(runner, 1)
+    return (folder / "best.safetensors").read_bytes(), runner.model.state_dict()
 
 
 @settings(deadline=None, max_examples=80)
 @given(at=st.integers(0, 2**20), bit=st.integers(0, 7))
-def test_no_flipped_bit_changes_the_best_weights(at: int, bit: int) -> None:
-    weights = {"b": torch.ones(3), "a": torch.zeros(2, 2)}
+def test_no_flipped_bit_changes_the_best_weights(best: Any, at: int, bit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "best.safetensors")
-        write_safetensors(path, weights, {"epoch": "3"})
-        content = bytearray(path.read_bytes())
-        content[at % len(content)] ^= 1 << bit
-        path.write_bytes(content)
+        path.write_bytes(best[0])
+        flip(path, at % len(best[0]), bit)
         try:
             found = read_checkpoint(path)["state_dict"]
         except WeightsError:
             return
-    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+    assert_same(dict(found), dict(best[1]))
 
 
 def test_names_with_and_without_module_fit(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ import json
 import logging
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval import LibraryMissingError, UsageError
+from disteval import UsageError
 from disteval.metrics import Accuracy, CrossEntropy
 
 from suites.helpers.needs import framework, needs
@@ -24,7 +23,6 @@ from disteval.estimator.hooks import (  # noqa: E402
     EvalHook,
     Hook,
     OptimizerHook,
-    TensorboardLoggerHook,
     TextLoggerHook,
 )
 
@@ -83,16 +81,10 @@ def cosine(part: float) -> float:
         ({"policy": "cosine", "by_epoch": False},
          pytest.approx([cosine(i / 12) for i in range(12)])),
         ({"policy": "poly", "power": 2}, by_epoch(1, 0.75**2, 0.5**2, 0.25**2)),
-        ({"policy": "fixed", "warmup": "constant", "warmup_iters": 2, "warmup_ratio": 0.3},
-         pytest.approx([0.3, 0.3] + [1] * 10)),
         ({"policy": "fixed", "warmup": "linear", "warmup_iters": 4, "warmup_ratio": 0.2},
          pytest.approx([0.2, 0.4, 0.6, 0.8] + [1] * 8)),
-        ({"policy": "fixed", "warmup": "exp", "warmup_iters": 2, "warmup_ratio": 0.25},
-         pytest.approx([0.25, 0.5] + [1] * 10)),
         ({"policy": "fixed", "warmup": "linear", "warmup_iters": 2, "warmup_ratio": 0.5,
           "warmup_by_epoch": True}, by_epoch(0.5, 0.75, 1, 1)),
-        ({"policy": "step", "step": 2, "warmup": "constant", "warmup_iters": 1},
-         pytest.approx([0.1] + [1] * 5 + [0.1] * 6)),
     ],
 )  # fmt: skip
 def test_a_rate_follows_its_schedule(config: dict[str, Any], expected: Any) -> None:
@@ -116,16 +108,6 @@ def test_gradients_are_clipped_and_their_norm_is_recorded() -> None:
         steps.append((runner.model.fc.weight - before).norm().item())
     assert steps[1] <= 1e-3 < steps[0]
     assert record["grad_norm"] > 1e-3
-
-
-def test_parameters_without_a_gradient_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    runner = make(max_epochs=1)
-    runner.model.spare = torch.nn.Linear(2, 2)
-    runner.register_hook(OptimizerHook(detect_anomalous_params=True))
-    with caplog.at_level(logging.WARNING):
-        runner.run([loader()], [("train", 1)])
-    [told] = [record.getMessage() for record in caplog.records]
-    assert "spare.weight" in told and "spare.bias" in told
 
 
 def test_hooks_are_called_by_priority_then_as_registered() -> None:
@@ -184,7 +166,6 @@ WRITING: list[Any] = [
     lambda: CheckpointHook(),
     lambda: EvalHook(loader(), save_best="accuracy"),
     lambda: TextLoggerHook(),
-    pytest.param(lambda: TensorboardLoggerHook(), marks=needs("tensorboard")),
 ]
 
 
@@ -227,28 +208,6 @@ def test_each_record_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCapture
     steps = [text.partition(" lr:")[0] for text in said if "data_time" in text]
     assert steps == ["epoch 1 [2/3]", "epoch 2 [2/3]"]
     assert "time" not in records[0]
-
-
-def test_tensorboard_that_is_missing_is_an_error_with_its_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(LibraryMissingError, match="tensorboard"):
-        TensorboardLoggerHook()
-
-
-@needs("tensorboard")
-def test_tensorboard_gets_the_records(tmp_path: Path) -> None:
-    accumulator = framework("tensorboard.backend.event_processing.event_accumulator")
-    runner = make(max_epochs=1, work_dir=tmp_path)
-    runner.register_training_hooks(
-        None, {}, log_config={"interval": 1, "hooks": [{"type": "TensorboardLoggerHook"}]}
-    )
-    runner.run([loader(), loader()], [("train", 1), ("val", 1)])
-    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [e.step for e in events.Scalars("iter/loss")] == [1, 2, 3]
-    [accuracy] = events.Scalars("val/accuracy")
-    assert accuracy.value == pytest.approx(runner.records[-1]["accuracy"])
 
 
 def test_the_sampler_is_told_of_each_epoch() -> None:
@@ -302,7 +261,7 @@ def test_a_configuration_that_is_not_known_is_refused_whole(
 
 @pytest.mark.parametrize(
     "template",
-    ["latest.pt", "{epoch}.pt", "{}_{}.pt", "{:04d}.pt", "../{}.pt", ".{}.pt", "{}.safetensors", 5],
+    ["{epoch}.pt", "{}_{}.pt", "{:04d}.pt", "../{}.pt", ".{}.pt", "{}.safetensors", 5],
 )
 def test_a_name_under_which_no_checkpoint_is_found_again_is_refused(
     template: Any, tmp_path: Path
@@ -360,20 +319,14 @@ def test_what_best_means_must_be_known(tmp_path: Path) -> None:
         runner.run([loader()], [("train", 1)])
 
 
-class Losses:
-    """Steps that learn as usual, and report what they are told to as the loss of validation."""
-
-    def __init__(self, *losses: float) -> None:
-        self._losses = iter(losses)
-
-    def __call__(self, model: Any, batch: Any, train_mode: bool) -> Any:
-        if train_mode:
-            return model.train_step(batch, None)
-        return {"log_vars": {"loss": next(self._losses)}, "num_samples": len(batch[1])}
-
-
 def judged(*losses: float, **options: Any) -> Any:
-    return make(max_epochs=len(losses), batch_processor=Losses(*losses), **options)
+    """A runner that learns as usual, and whose validations report these as their losses."""
+    runner = make(max_epochs=len(losses), **options)
+    runner.model.val_step = lambda batch, optimizer: {
+        "log_vars": {"loss": losses[(runner.trained()[0] - 1) % len(losses)]},
+        "num_samples": len(batch[1]),
+    }
+    return runner
 
 
 BOTH = [("train", 1), ("val", 1)]
@@ -401,7 +354,7 @@ def test_training_ends_when_validation_gets_no_better(
     assert [r["loss"] for r in records if r["mode"] == "val"] == [5, 4, 4, 6]
     assert re.search(r"epoch 4: loss .* 4\.0 in 2\b", caplog.text), caplog.text
     resumed = start()
-    resumed.resume(tmp_path / "latest.pt")
+    resumed.resume(tmp_path)
     assert resumed.epoch == 4
     assert [r["mode"] for r in run(resumed)] == []
 
@@ -409,11 +362,11 @@ def test_training_ends_when_validation_gets_no_better(
 def test_the_best_checkpoints_are_kept_beside_the_last(tmp_path: Path) -> None:
     config = {"max_keep_ckpts": 2, "keep_best": 2, "monitor": "loss"}
     names = []
-    for losses in ((5, 2, 4, 6), (6, 3, 7, 8)):  # the fourth validation comes after its checkpoint
+    for losses in ((5, 2, 4, 6), (3, 7, 8, 6)):  # the fourth validation comes after its checkpoint
         runner = judged(*losses, work_dir=tmp_path)
         runner.register_training_hooks(None, {}, config)
         if names:
-            runner.resume(tmp_path / "latest.pt")
+            runner.resume(tmp_path)
             runner.max_epochs = 7
         runner.run([loader(), loader(8)], BOTH)
         names.append(sorted(path.stem for path in tmp_path.glob("epoch_*")))

@@ -1,16 +1,18 @@
 """A loader is dealt to the workers without losing a sample, an option or the user's intention."""
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
-from disteval import ShardPlan, UsageError
+from disteval import UsageError
 
 from suites.helpers.needs import framework, needs
 
 torch = framework("torch")
 data = torch.utils.data
 
-from disteval.estimator.loaders import with_sampler  # noqa: E402
+from disteval.estimator import EpochBasedRunner, with_sampler  # noqa: E402
 
 pytestmark = needs("torch")
 
@@ -53,34 +55,98 @@ def init_worker(worker: int) -> None:
     pass
 
 
-def drawn(loader: Any, world_size: int, training: bool, epoch: int = 0) -> list[list[int]]:
+def drawn(loader: Any, world_size: int, epoch: int = 0) -> list[list[int]]:
     """The samples of each rank, in the order in which it draws them."""
     found = []
     for rank in range(world_size):
-        dealt = with_sampler(loader, rank, world_size, training)
-        if training:
-            dealt.sampler.set_epoch(epoch)
+        dealt = with_sampler(loader, rank, world_size)
+        dealt.sampler.set_epoch(epoch)
         found.append([int(i) for batch in dealt for i in batch])
     return found
+
+
+class Model(torch.nn.Module):
+    """Keeps the batches that it validates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Any] = []
+
+    def val_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+        self.batches.append(batch)
+        return {"log_vars": {"mean": float(sum(batch)) / len(batch)}, "num_samples": len(batch)}
+
+
+def validated(loader: Any) -> dict[str, Any]:
+    """The record of a validation on one rank."""
+    [record] = EpochBasedRunner(Model()).run([loader], [("val", 1)])
+    return record
 
 
 def flat(ranks: list[list[int]]) -> list[int]:
     return [sample for rank in ranks for sample in rank]
 
 
-@pytest.mark.parametrize(("size", "world_size"), SIZES)
-def test_validation_draws_every_sample_once_in_order(size: int, world_size: int) -> None:
-    padded = data.DistributedSampler(Numbers(size), num_replicas=world_size, rank=0)
-    for options in ({"shuffle": False}, {"shuffle": True}, {"sampler": padded}):
-        loader = data.DataLoader(Numbers(size), batch_size=2, drop_last=True, **options)
-        ranks = drawn(loader, world_size, training=False)
-        assert ranks == [list(range(rank, size, world_size)) for rank in range(world_size)]
+@pytest.mark.parametrize("size", [1, 10, 11])
+def test_validation_counts_every_sample_once(size: int) -> None:
+    padded = data.DistributedSampler(Numbers(size), num_replicas=3, rank=0)
+    batches = data.BatchSampler(data.RandomSampler(Numbers(size)), 3, drop_last=True)
+    for options in (
+        {"shuffle": True, "batch_size": 2, "drop_last": True},
+        {"sampler": padded, "batch_size": 2},
+        {"batch_sampler": batches},
+    ):
+        record = validated(data.DataLoader(Numbers(size), **options))
+        assert (record["num_samples"], record["mean"]) == (size, (size - 1) / 2)
+
+
+class Pictures(Numbers):
+    """Has the attributes of a data set of arrays, and what its samples are made of."""
+
+    images = np.zeros((9, 2, 2, 3), np.uint8)
+    labels = np.zeros(9, np.int64)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_validation_reads_samples_by_the_data_set_and_its_collate(workers: int) -> None:
+    loader = data.DataLoader(Pictures(9), 4, collate_fn=doubled, num_workers=workers)
+    assert validated(loader)["mean"] == 8
+
+
+def doubled(samples: list[int]) -> Any:
+    return torch.tensor(samples) * 2
+
+
+def test_a_stream_is_validated_to_its_end() -> None:
+    record = validated(data.DataLoader(Endless(), 3))
+    assert (record["num_samples"], record["mean"]) == (4, 1.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}])
+def test_the_batch_of_validation_is_that_of_the_loader(options: Any) -> None:
+    class Fields(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return {"a": torch.tensor(index), "b": (index, str(index))}
+
+    loader = data.DataLoader(Fields(5), 3)
+    expected = list(loader)
+    model = Model()
+    model.val_step = lambda batch, optimizer: (  # type: ignore[method-assign]
+        model.batches.append(batch) or {"log_vars": {}, "num_samples": len(batch["a"])}
+    )
+    EpochBasedRunner(model).run([loader], [("val", 1)])
+    for batch in expected:
+        assert any(map(partial(same, batch), model.batches))
+
+
+def same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and repr(one) == repr(other)
 
 
 @pytest.mark.parametrize(("size", "world_size"), SIZES)
 def test_training_draws_every_sample_in_an_order_of_its_epoch(size: int, world_size: int) -> None:
     loader = data.DataLoader(Numbers(size), batch_size=2, shuffle=True)
-    first, again, second = (drawn(loader, world_size, True, epoch) for epoch in (3, 3, 4))
+    first, again, second = (drawn(loader, world_size, epoch) for epoch in (3, 3, 4))
     assert first == again
     assert first != second or size == 2
     assert len({len(rank) for rank in first}) == 1
@@ -90,17 +156,16 @@ def test_training_draws_every_sample_in_an_order_of_its_epoch(size: int, world_s
 
 def test_training_with_drop_last_draws_none_twice() -> None:
     loader = data.DataLoader(Numbers(11), batch_size=2, shuffle=True, drop_last=True)
-    found = flat(drawn(loader, 2, training=True))
+    found = flat(drawn(loader, 2))
     assert len(found) == len(set(found)) == 8
 
 
 def test_training_keeps_the_order_of_a_loader_that_does_not_shuffle() -> None:
     loader = data.DataLoader(Numbers(6), batch_size=2)
-    assert drawn(loader, 2, training=True, epoch=5) == [[0, 2, 4], [1, 3, 5]]
+    assert drawn(loader, 2, epoch=5) == [[0, 2, 4], [1, 3, 5]]
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_every_other_option_survives(training: bool) -> None:
+def test_every_other_option_survives() -> None:
     options: dict[str, Any] = {
         "num_workers": 1,
         "collate_fn": tuple,
@@ -113,7 +178,7 @@ def test_every_other_option_survives(training: bool) -> None:
         "persistent_workers": True,
     }
     loader = OwnLoader(Numbers(9), batch_size=4, shuffle=True, **options)
-    dealt = with_sampler(loader, 1, 2, training)
+    dealt = with_sampler(loader, 1, 2)
     assert type(dealt) is OwnLoader
     assert dealt.batch_size == 4
     for name in options:
@@ -121,18 +186,19 @@ def test_every_other_option_survives(training: bool) -> None:
     assert isinstance(loader.sampler, data.RandomSampler), "the user's own loader was changed"
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_a_batch_sampler_survives(training: bool) -> None:
+def test_a_batch_sampler_survives() -> None:
     batches = data.BatchSampler(data.RandomSampler(Numbers(10)), 3, drop_last=False)
     loader = data.DataLoader(Numbers(10), batch_sampler=batches)
-    dealt = with_sampler(loader, 0, 2, training)
+    dealt = with_sampler(loader, 0, 2)
     assert [len(batch) for batch in dealt] == [3, 2]
     assert dealt.batch_sampler.batch_size == 3
 
 
-def test_a_loader_without_batches_survives() -> None:
+def test_a_loader_without_batches_survives_and_is_not_validated() -> None:
     loader = data.DataLoader(Numbers(5), batch_size=None)
-    assert list(with_sampler(loader, 1, 2, training=False)) == [1, 3]
+    assert list(with_sampler(loader, 1, 2)) == [1, 3, 0]
+    with pytest.raises(UsageError, match="batch_size=None"):
+        validated(loader)
 
 
 CHOICES = {
@@ -150,28 +216,24 @@ CHOICES = {
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_of_the_user_is_refused_on_several_workers_and_stays_on_one(choice: str) -> None:
     loader = CHOICES[choice]()
-    for training in (False, True):
-        with pytest.raises(UsageError, match="the loader"):
-            with_sampler(loader, 0, 2, training)
-    assert with_sampler(loader, 0, 1, training=True) is loader
+    with pytest.raises(UsageError, match="the loader"):
+        with_sampler(loader, 0, 2)
+    if choice != "iterable":
+        assert with_sampler(loader, 0, 1) is loader
+        with pytest.raises(UsageError, match="Subset"):
+            validated(loader)
 
 
 def test_a_sampler_that_deals_for_its_rank_stays() -> None:
     own = data.DistributedSampler(Numbers(10), num_replicas=2, rank=1, seed=7)
     loader = data.DataLoader(Numbers(10), 2, sampler=own)
-    assert with_sampler(loader, 1, 2, training=True) is loader
+    assert with_sampler(loader, 1, 2) is loader
     with pytest.raises(UsageError, match=type(own).__name__):
-        with_sampler(loader, 0, 2, training=True)
+        with_sampler(loader, 0, 2)
 
 
 def test_what_is_no_loader_is_refused() -> None:
     with pytest.raises(UsageError, match="not list"):
-        with_sampler([1, 2], 0, 1, training=True)
-
-
-def test_the_sampler_that_a_refusal_advises_is_taken() -> None:
-    for indices in (ShardPlan(10, 3, 1).indices, ShardPlan(10, 3, 1).indices.tolist()):
-        loader = data.DataLoader(Numbers(10), 2, sampler=indices)
-        assert [int(i) for batch in with_sampler(loader, 1, 3, False) for i in batch] == [1, 4, 7]
-        with pytest.raises(UsageError, match="leave it out"):
-            with_sampler(loader, 0, 3, training=False)
+        with_sampler([1, 2], 0, 1)
+    with pytest.raises(UsageError, match="not list"):
+        validated([1, 2])

@@ -13,9 +13,12 @@ from suites.helpers.needs import framework, needs
 torch = framework("torch")
 data = torch.utils.data
 
-from disteval.estimator import EpochBasedRunner, IterBasedRunner  # noqa: E402
-from disteval.estimator.checkpoint import read_checkpoint  # noqa: E402
-from disteval.estimator.folder import checkpoints  # noqa: E402
+from disteval.estimator import (  # noqa: E402
+    EpochBasedRunner,
+    IterBasedRunner,
+    latest_checkpoint,
+    read_checkpoint,
+)
 from disteval.estimator.hooks import CheckpointHook, EvalHook  # noqa: E402
 
 from suites.estimator.tiny import Noise, Tiny, assert_same, facts, samples  # noqa: E402
@@ -73,9 +76,8 @@ def test_resumed_at_any_iteration_equals_not_interrupted(
     whole.register_hook(CheckpointHook(1, by_epoch=False), "BELOW_NORMAL")
     whole.run(loaders(sampled), WORKFLOWS[kind])
     end = whole.state_dict()
-    saved = checkpoints(tmp_path)
-    assert len(saved) == 4 * BATCHES
-    for path in (saved[at - 1] for at in INTERRUPTED):
+    assert len([*tmp_path.glob("iter_*.pt")]) == 4 * BATCHES
+    for path in (tmp_path / f"iter_{at}.pt" for at in INTERRUPTED):
         torch.manual_seed(int(path.stem.removeprefix("iter_")))  # resuming must not depend on it
         resumed = make(kind, tmp_path)
         resumed.resume(path)
@@ -139,6 +141,6 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
     runner.meta["when"] = [np.float64(1.0)]
     with pytest.raises(Exception, match=r"\['when'\]\[0\]"):
         runner.save_checkpoint(tmp_path)
-    assert checkpoints(tmp_path) == []
+    assert latest_checkpoint(tmp_path) is None
     with pytest.raises(UsageError, match="is not a hook"):
         runner.register_hook(object())

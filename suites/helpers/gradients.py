@@ -11,7 +11,7 @@ def averages_of(model: Any) -> list[int]:
     """Return a list that grows by an entry whenever gradients of a distributed model are averaged.
 
     Args:
-        model: What `disteval.estimator.distributed.distribute` returned.
+        model: What `disteval.estimator.distribute` returned.
     """
     averaged: list[int] = []
 

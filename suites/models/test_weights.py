@@ -191,7 +191,7 @@ def test_a_safetensors_file_with_a_large_header_is_not_read(tmp_path: Path) -> N
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(WeightsError, match=f"its header has {len(header)} bytes, more than"):
         load_weights(path)
-    from disteval.estimator.checkpoint import read_checkpoint
+    from disteval.estimator import read_checkpoint
 
     with pytest.raises(WeightsError, match=f"its header has {len(header)} bytes, more than"):
         read_checkpoint(path)

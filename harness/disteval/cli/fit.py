@@ -27,6 +27,7 @@ from disteval.cli.terminal import is_quiet
 from disteval.data.cifar10 import load_cifar10
 from disteval.errors import UsageError
 from disteval.extras import needs
+from disteval.files import lock_folder
 from disteval.report.files import header, write_run
 from disteval.world import detect_outer_world
 
@@ -107,9 +108,9 @@ def fit_command(
             f"{outer.launcher}, with --world-size {outer.world_size}"
         )
     folder = _checked_folder(data, download)
-    estimator, checkpoint, folders, resnet18 = _import_estimator()
+    estimator, checkpoint, resnet18 = _import_estimator()
     work_dir = work_dir.resolve()
-    last = _last_checkpoint(folders, work_dir, resume)
+    last = _last_checkpoint(checkpoint, work_dir, resume)
     if last is not None:
         begun = _begun_with(checkpoint.read_checkpoint(last), last, {"lr": lr, "seed": seed})
         lr, seed = begun["lr"], begun["seed"]
@@ -162,21 +163,22 @@ def fit_command(
         _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
 
 
-def _last_checkpoint(folders: Any, work_dir: Path, resume: str | None) -> Path | None:
-    """Return the checkpoint to continue from, and set damaged ones aside; None begins anew."""
-    if not work_dir.is_dir():
-        last = None
-    else:
-        with folders.FolderLocks() as locks:
-            locks.take(work_dir)  # until the ranks take it
-            if resume is None and folders.entries(work_dir):
+def _last_checkpoint(checkpoints: Any, work_dir: Path, resume: str | None) -> Path | None:
+    """Return the checkpoint to continue from; None begins anew."""
+    last: Path | None = None
+    if work_dir.is_dir():
+        lock = lock_folder(work_dir)  # until the ranks take it
+        try:
+            found = checkpoints.Checkpoints(work_dir)
+            if resume is None and found.entries():
                 raise UsageError(
                     f"--work-dir {work_dir} has checkpoints of an earlier training; continue from "
                     f"them with --resume, or give another folder"
                 )
-            last = folders.fall_back(
-                work_dir, lambda line: click.echo(f"warning: {line}", err=True)
-            )
+            last = found.newest(lambda line: click.echo(f"warning: {line}", err=True))
+        finally:
+            if lock is not None:
+                lock.release()
     if last is None and resume == "yes":
         raise UsageError(
             f"--work-dir {work_dir} has no checkpoint to continue from; correct the folder, or "
@@ -184,7 +186,7 @@ def _last_checkpoint(folders: Any, work_dir: Path, resume: str | None) -> Path |
         )
     if last is None and resume == "auto":
         click.echo(f"there is no checkpoint in {work_dir} yet: a new training begins")
-    return Path(last) if last is not None else None
+    return last
 
 
 def _begun_with(state: Any, last: Path, asked: dict[str, Any]) -> dict[str, Any]:
@@ -219,7 +221,7 @@ def _checked_folder(data: str, download: bool) -> str | None:
 
 def _import_estimator() -> list[Any]:
     """Import the modules that need torch."""
-    names = ("estimator", "estimator.checkpoint", "estimator.folder", "cli.fit_resnet18")
+    names = ("estimator", "estimator.checkpoint", "cli.fit_resnet18")
     with needs("disteval fit", "torch"):
         return [importlib.import_module(f"disteval.{name}") for name in names]
 

@@ -13,11 +13,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from disteval.data import load_cifar10, load_embedded
+from disteval.data.plan import filled_rows
 from disteval.errors import WeightsError
 from disteval.estimator import EpochBasedRunner
 from disteval.estimator.checkpoint import BEST_WEIGHTS, weights_of
-from disteval.estimator.context import Context
 from disteval.estimator.hooks import EvalHook, LrHook
+from disteval.estimator.runner import BaseRunner
 from disteval.models.digest import check_digest
 from disteval.models.resnet18_torch import ResNet18, make_predict, preprocess
 
@@ -66,7 +67,9 @@ class Classifier(ResNet18):
                 if not name.endswith("num_batches_tracked")
             }
             self._predict = make_predict(weights, str(self.fc.weight.device))
-        batch = np.zeros((EVAL_BATCH_SIZE, *images.shape[1:]), np.uint8)
+        rows_of = getattr(self._predict, "slice_rows", lambda rows: rows)
+        rows = filled_rows(len(images), EVAL_BATCH_SIZE, rows_of(EVAL_BATCH_SIZE))
+        batch = np.zeros((rows, *images.shape[1:]), np.uint8)
         batch[: len(images)] = images.numpy()
         scores = self._predict(batch)[: len(images)]
         loss = cross_entropy(scores, labels.to(scores.device)).item()
@@ -85,7 +88,7 @@ class RiseAndFall(LrHook):
         UsageError: The runner does not know how long training is.
     """
 
-    def get_lr(self, runner: Context, base_lr: float) -> float:
+    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
         """Return the rate for the next iteration; ``base_lr`` is the highest."""
         done, end = self.progress(runner)
         rise = end / 7

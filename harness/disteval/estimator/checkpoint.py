@@ -1,11 +1,18 @@
-"""Checkpoint files, which are written whole or not at all, and read without running any code."""
+"""Checkpoints: files that are written whole or not at all, read without running any code.
+
+Each folder has one index of its checkpoints, ``checkpoints.json``: a file's name, the epoch and
+iteration at which it was written, the training that it belongs to, and the SHA-256 of its bytes.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import safetensors.torch
 import torch
@@ -13,25 +20,307 @@ from safetensors import SafetensorError
 from torch import nn
 
 from disteval.arguments import check_path
-from disteval.errors import UsageError, WeightsError
+from disteval.contract import BaseDistBackend
+from disteval.errors import HarnessError, RankError, UsageError, WeightsError, describe_error
 from disteval.estimator.distributed import inner
-from disteval.estimator.files import SealedFile, problem_of, read_seal
-from disteval.files import sync_folder, write_atomically
+from disteval.evaluation.agreement import agree
+from disteval.files import write_atomically
 from disteval.models.digest import check_digest, with_metadata
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
 MAX_FILE_BYTES = 64 << 30
 """The largest checkpoint that is read."""
 
-FORMAT = "disteval checkpoint 2"
-LATEST = "latest.pt"
-"""The name of the link to the checkpoint that was written last."""
+INDEX = "checkpoints.json"
 BEST_WEIGHTS = "best.safetensors"
 """The name of the file with the weights of the best validation so far."""
 
+_FORMAT = "disteval checkpoint 3"
+_HEAD = 4096  # bytes in which an archive of ours has its format
+_NAME = re.compile(r"(epoch|iter)_\d+\.pt")
 _PREFIX = "module."
 _CLASS = "class"
 _NEEDED = ("state_dict", "epoch", "iter", "rng", "position")
+Result = TypeVar("Result")
+
+
+class Entry(NamedTuple):
+    """A checkpoint in the index of its folder.
+
+    Attributes:
+        name: The file's name.
+        epoch: The complete epochs.
+        iter: The complete iterations.
+        training: The training that it belongs to; see `BaseRunner.training`.
+        sha256: Of all its bytes, in hexadecimal digits.
+    """
+
+    name: str
+    epoch: int
+    iter: int
+    training: str
+    sha256: str
+
+
+class Checkpoints:
+    """The checkpoints of a folder and their index; one process at a time may write.
+
+    Args:
+        folder: The folder, which `add` makes if it is missing.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = check_path("folder", folder)
+
+    def entries(self) -> list[Entry]:
+        """Return the entries whose files exist; the last one is that of the newest checkpoint.
+
+        Raises:
+            WeightsError: The index is damaged, or is missing beside checkpoints.
+        """
+        path = self._folder / INDEX
+        try:
+            found = [Entry(**entry) for entry in json.loads(path.read_bytes())]
+            found.sort(key=lambda entry: (entry.epoch, entry.iter))
+            found = [entry for entry in found if (self._folder / entry.name).is_file()]
+            reason = "" if found else "it lists no file that is there"
+        except FileNotFoundError:
+            found, reason = [], "it is missing"
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            found, reason = [], describe_error(error)
+        stray = [] if found else sorted(filter(_is_checkpoint, self._folder.glob("[!.]*")))
+        if stray:
+            raise WeightsError(
+                f"{path} does not say which checkpoints are whole: {reason}, and {stray[-1].name} "
+                f"is there; name a file to continue from, or give another folder to begin anew"
+            )
+        return found
+
+    def add(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint, unless it could not be read back, and enter it in the index."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        others = [entry for entry in self.entries() if entry.name != name]
+        path = self._folder / name
+        write_atomically(path, lambda file: save_state(state, file))
+        training = str(state.get("meta", {}).get("training", ""))
+        own = Entry(name, state["epoch"], state["iter"], training, sha256_of(path))
+        self._write([*others, own])
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete checkpoints."""
+        gone = set(names)
+        if gone:
+            self._write([entry for entry in self.entries() if entry.name not in gone])
+        for name in gone:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def newest(
+        self, warn: Callable[[str], object], accept: Callable[[Path], bool] | None = None
+    ) -> Path | None:
+        """Return the newest checkpoint of which every byte is right; None if there is none at all.
+
+        Args:
+            warn: Called with one sentence for each newer one that is damaged.
+            accept: Whether a checkpoint is one of those that are looked for; None for all, which
+                must be of one training.
+
+        Raises:
+            UsageError: The folder has checkpoints of several trainings.
+            WeightsError: It has checkpoints, and no whole one or no index.
+        """
+        entries, damaged = self.entries(), list[str]()
+        others = [entry for entry in entries if entry.training != entries[-1].training]
+        if others and accept is None:
+            raise UsageError(
+                f"{self._folder} has checkpoints of several trainings, such as {entries[-1].name} "
+                f"and {others[-1].name}; leave those of one training there, or name a file"
+            )
+        reason = f"damaged (its bytes do not have the SHA-256 in {INDEX})"
+        for entry in reversed(entries):
+            path = self._folder / entry.name
+            if sha256_of(path) != entry.sha256:
+                damaged.append(entry.name)
+            elif accept is None or accept(path):
+                for name in damaged:
+                    warn(
+                        f"the checkpoint {self._folder / name} is {reason}, so {entry.name} is "
+                        f"used instead"
+                    )
+                return path
+        if damaged and accept is None:
+            raise WeightsError(
+                f"{self._folder} has no whole checkpoint: each of {', '.join(damaged)} is "
+                f"{reason}; copy one there, or give another folder to begin anew"
+            )
+        return None
+
+    def check(self, name: str) -> None:
+        """Raise WeightsError if the index has another SHA-256 than that of a file."""
+        try:
+            known = {entry.name: entry for entry in self.entries()}
+        except WeightsError:  # torch's own archive has checksums, too
+            return
+        if name in known and sha256_of(self._folder / name) != known[name].sha256:
+            raise WeightsError(
+                f"checkpoint {self._folder / name} is damaged: its bytes do not have the SHA-256 "
+                f"in {INDEX}; give the folder, and its newest whole checkpoint is taken"
+            )
+
+    def _write(self, entries: list[Entry]) -> None:
+        lines = ",\n".join(json.dumps(entry._asdict()) for entry in entries)
+        write_atomically(self._folder / INDEX, lambda file: file.write(f"[{lines}]\n".encode()))
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """Return the newest checkpoint of a folder that is whole; None if there is none.
+
+    Every byte of it was compared with its SHA-256. Damaged files are passed over.
+
+    Raises:
+        UsageError: The folder has checkpoints of several trainings.
+        WeightsError: It has checkpoints, and no whole one or no index.
+    """
+    return Checkpoints(folder).newest(lambda line: None)
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint, a file with a state dict, or a ``.safetensors`` file.
+
+    No code in the file is run. Every byte is compared with the checksums in the file, and with the
+    SHA-256 in the index of its folder, if that has one.
+
+    Returns:
+        The content; weights alone are returned under ``state_dict``.
+
+    Raises:
+        WeightsError: The file is missing, too large or damaged, can't be read, or holds no weights.
+    """
+    path = check_path("the path of a checkpoint", path)
+    name = f"checkpoint {path}"
+    if not path.is_file():
+        raise WeightsError(f"{name} does not exist or is not a file; give one that does")
+    try:
+        check_size(name, path.stat().st_size, MAX_FILE_BYTES)
+        if path.suffix == ".safetensors":
+            packed = path.read_bytes()
+            check_digest(packed, name)
+            return {"state_dict": safetensors.torch.load(packed)}
+        Checkpoints(path.parent).check(path.name)
+        with path.open("rb") as file:
+            return read_state(file, name)
+    except SafetensorError as error:
+        raise WeightsError(f"{name} is damaged ({error}); give another file") from error
+    except OSError as error:
+        raise WeightsError(
+            f"{name} can't be read ({error.strerror}); correct that, or give another file"
+        ) from error
+
+
+def read_state(file: BinaryIO, name: str) -> dict[str, Any]:
+    """Read a checkpoint, or a file with a state dict, from an open file.
+
+    Args:
+        file: The file.
+        name: The beginning of each message.
+
+    Raises:
+        WeightsError: The file is too large or damaged, or holds no weights.
+    """
+    content = read_torch_file(file, name, MAX_FILE_BYTES, "give another file")
+    weights = state_dict_of(content)
+    if weights is None or not content:
+        raise WeightsError(f"{name} holds no weights; write one with save_checkpoint")
+    return {**(content if "state_dict" in content else {}), "state_dict": weights}
+
+
+def read_whole_state(path: Path, warn: Callable[[str], object]) -> bytes:
+    """Return the bytes of a checkpoint, or of the newest whole one of a folder.
+
+    Raises:
+        UsageError: The folder has checkpoints of several trainings.
+        WeightsError: There is no whole checkpoint, or it holds weights alone.
+    """
+    if path.is_dir():
+        path = Checkpoints(path).newest(warn) or path / INDEX
+    if "rng" not in read_checkpoint(path):
+        raise WeightsError(
+            f"{path} holds weights alone, so training can't be resumed from it; give a file of "
+            f"save() or of a checkpoint hook, or load the weights in runner_creator"
+        )
+    return path.read_bytes()
+
+
+def read_together(
+    backend: BaseDistBackend, checkpoint: str | Path, warn: Callable[[str], object]
+) -> tuple[dict[str, Any], str]:
+    """Read a checkpoint on all ranks, which take the same one or raise; every rank must call this.
+
+    Args:
+        backend: Carries messages between the ranks.
+        checkpoint: A file; or a folder, of which rank 0 chooses the newest whole checkpoint.
+        warn: Called on rank 0 with one sentence for each damaged file.
+
+    Returns:
+        The content, and the path.
+
+    Raises:
+        UsageError: The folder has no checkpoints, or those of several trainings; or ranks read
+            different files.
+        WeightsError: The file can't be read.
+        RankError: It can't be read on some rank.
+    """
+    path = check_path("checkpoint", checkpoint)
+
+    def choose() -> Path:
+        if not path.is_dir():
+            return path
+        found = Checkpoints(path).newest(warn)
+        if found is None:
+            raise UsageError(f"{path} has no checkpoint to continue from; give another folder")
+        return found
+
+    chosen = on_rank_0(backend, choose, f"read {path}")
+    path = chosen if path.is_dir() else path  # which other ranks may call otherwise
+    content: dict[str, Any] = {}
+    error: Exception | None = None
+    try:
+        content = read_checkpoint(path)
+    except Exception as caught:  # the other ranks wait for this one
+        error = caught
+    held = {key: content.get(key) for key in ("epoch", "iter", "position", "meta")}
+    agree(backend, {"the checkpoint": repr(held)}, error)
+    return content, str(path)
+
+
+def on_rank_0(backend: BaseDistBackend, do: Callable[[], Result], what: str) -> Result:
+    """Return what a function returns on rank 0; every rank must call this, and gets its error.
+
+    Args:
+        backend: Carries the result.
+        do: The function.
+        what: What it is to do, after "could not".
+
+    Raises:
+        RankError: On every rank, when the function raised another error than a HarnessError.
+    """
+    result: Any = None
+    error: Exception | None = None
+    if backend.rank == 0:
+        try:
+            result = do()
+        except HarnessError as caught:
+            error = caught
+        except Exception as caught:  # the other ranks wait for the result, whatever it is
+            error = RankError(
+                0,
+                f"could not {what}: {describe_error(caught)}; files that were there before are "
+                f"unchanged, so remove the cause and resume from the last checkpoint",
+            )
+            error.__cause__ = caught
+    result, failure = backend.broadcast_object((result, error), src=0)
+    if failure is not None:
+        raise error or failure
+    return result  # type: ignore[no-any-return]
 
 
 def weights_of(model: Any) -> dict[str, torch.Tensor]:
@@ -82,17 +371,18 @@ def resume_model(
             f"load_checkpoint takes its weights alone"
         )
     states = state.get("optimizer", {})
+    fresh = "resume_optimizer=False continues with a fresh one"
     if set(optimizers) - set(states):
         raise WeightsError(
             f"{origin} lacks the state of an optimizer: it has {list(states)}, and the runner "
-            f"{list(optimizers)}; resume_optimizer=False continues with a fresh one"
+            f"{list(optimizers)}; {fresh}"
         )
     for name, each in optimizers.items():
         kind = states[name].get(_CLASS, type(each).__name__)
         if kind != type(each).__name__:
             raise WeightsError(
                 f"{origin} has the state of {kind}, and the optimizer {name!r} of the runner is "
-                f"{type(each).__name__}; resume_optimizer=False continues with a fresh one"
+                f"{type(each).__name__}; {fresh}"
             )
     load_weights(model, state["state_dict"], origin, strict=True)
     for name, each in optimizers.items():
@@ -119,53 +409,15 @@ def name_by_class(hooks: Iterable[Any]) -> dict[str, Any]:
     return named
 
 
-def save_state(state: Mapping[str, Any], file: BinaryIO) -> None:
-    """Write a state and its seal to a file, unless it could not be read back."""
+def save_state(state: Mapping[str, Any], file: Any) -> None:
+    """Write a state to a file, unless it could not be read back."""
     check_plain(state, "checkpoint")
-    sealed = SealedFile(file)
     try:
-        torch.save({"format": FORMAT, **state}, sealed)
+        torch.save({"format": _FORMAT, **state}, file)
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):  # such as a full disk, which torch hides
             raise error.__context__ from None
         raise
-    training = str(state.get("meta", {}).get("training", ""))
-    sealed.seal(state.get("epoch", 0), state.get("iter", 0), training)
-
-
-def name_template(template: Any, by_epoch: bool) -> str:
-    """Return a template of checkpoints' names; UsageError if such files would not be found again.
-
-    Args:
-        template: A file name, in which ``{}`` stands for a number; None for the default.
-        by_epoch: Whether the number is that of epochs, or else of iterations.
-    """
-    if template is None:
-        return "epoch_{}.pt" if by_epoch else "iter_{}.pt"
-    name = template.replace("{}", "0", 1) if isinstance(template, str) else ""
-    plain = Path(name).name == name and not name.startswith(".") and not {*"{}"} & {*name}
-    if not plain or Path(name).suffix not in (".pt", ".pth") or name == LATEST:
-        raise UsageError(
-            f"filename_tmpl {template!r:.200} can't be used; give a file name that ends in .pt or "
-            f".pth, with {{}} once for the number, such as 'epoch_{{}}.pt'; {LATEST} is the link"
-        )
-    return str(template)
-
-
-def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint atomically, unless it could not be read back; point `LATEST` to it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: save_state(state, file))
-    link_to(path)
-
-
-def link_to(path: Path) -> None:
-    """Point the link `LATEST` in a checkpoint's folder to the checkpoint."""
-    link = path.with_name(f".{LATEST}.part")
-    link.unlink(missing_ok=True)
-    link.symlink_to(path.name)
-    link.replace(path.with_name(LATEST))
-    sync_folder(path.parent)
 
 
 def write_safetensors(
@@ -178,58 +430,23 @@ def write_safetensors(
     write_atomically(path, lambda file: file.write(content))
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint, a file with a state dict, or a ``.safetensors`` file.
-
-    No code in the file is run, and every byte of a file that this library has written is compared
-    with its checksum before it is opened.
-
-    Returns:
-        The content; weights alone are returned under ``state_dict``.
-
-    Raises:
-        WeightsError: The file is missing, too large or damaged, can't be read, or holds no weights.
-    """
-    path = check_path("the path of a checkpoint", path)
-    name = f"checkpoint {path}"
-    if not path.is_file():
-        raise WeightsError(f"{name} does not exist or is not a file; give one that does")
-    try:
-        check_size(name, path.stat().st_size, MAX_FILE_BYTES)
-        if path.suffix == ".safetensors":
-            packed = path.read_bytes()
-            check_digest(packed, name)
-            return {"state_dict": safetensors.torch.load(packed)}
-        with path.open("rb") as file:
-            return read_state(file, name, _remedy(path))
-    except SafetensorError as error:
-        raise WeightsError(f"{name} is damaged ({error}); {_remedy(path)}") from error
-    except OSError as error:
-        raise WeightsError(f"{name} can't be read ({error.strerror}); {_remedy(path)}") from error
-
-
-def read_state(file: BinaryIO, name: str, remedy: str) -> dict[str, Any]:
-    """Read a checkpoint, or a file with a state dict, from an open file.
+def check_template(template: Any, by_epoch: bool) -> str:
+    """Return a template of checkpoints' names; UsageError if it can't be used.
 
     Args:
-        file: The file.
-        name: The beginning of each message.
-        remedy: What the user can do if the file is damaged.
-
-    Raises:
-        WeightsError: The file is too large or damaged, or holds no weights.
+        template: A file name, in which ``{}`` stands for a number; None for the default.
+        by_epoch: Whether the number is that of epochs, or else of iterations.
     """
-    problem = problem_of(file)
-    if problem is not None and read_seal(file) is not None:
-        raise WeightsError(f"{name} is damaged: {problem}; {remedy}")
-    content = read_torch_file(file, name, MAX_FILE_BYTES, remedy)
-    weights = state_dict_of(content)
-    if weights is None or not content:
-        raise WeightsError(f"{name} holds no weights; write one with save_checkpoint")
-    others = content if "state_dict" in content else {}
-    if problem is not None and str(others.get("format")).startswith("disteval checkpoint"):
-        raise WeightsError(f"{name} is damaged: {problem}; {remedy}")
-    return {**others, "state_dict": weights}
+    if template is None:
+        return "epoch_{}.pt" if by_epoch else "iter_{}.pt"
+    name = template.replace("{}", "0", 1) if isinstance(template, str) else ""
+    plain = Path(name).name == name and not name.startswith(".") and not {*"{}"} & {*name}
+    if not plain or Path(name).suffix not in (".pt", ".pth"):
+        raise UsageError(
+            f"filename_tmpl {template!r:.200} can't be used; give a file name that ends in .pt or "
+            f".pth, with {{}} once for the number, such as 'epoch_{{}}.pt'"
+        )
+    return str(template)
 
 
 def check_plain(value: Any, name: str) -> None:
@@ -252,7 +469,18 @@ def check_plain(value: Any, name: str) -> None:
         )
 
 
-def _remedy(path: Path) -> str:
-    """Return what the user can do about a damaged checkpoint."""
-    folder = str(path.parent)
-    return f"use the newest one whose bytes are right: latest_checkpoint({folder!r}) returns it"
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            found.update(data)
+    return found.hexdigest()
+
+
+def _is_checkpoint(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return bool(_NAME.fullmatch(path.name)) or _FORMAT[:-2].encode() in file.read(_HEAD)
+    except OSError:
+        return bool(_NAME.fullmatch(path.name))

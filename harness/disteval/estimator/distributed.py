@@ -88,7 +88,7 @@ def distribute(model: nn.Module, **options: Any) -> nn.Module:
     if not callable(getattr(model, "train_step", None)):
         raise UsageError(
             f"{type(model).__name__} has no train_step(data, optimizer), whose gradients "
-            f"distribute() averages; add one, or use DistributedDataParallel and a batch_processor"
+            f"distribute() averages; add one"
         )
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return model
@@ -122,7 +122,7 @@ def warn_if_not_averaged(model: Any, backend: BaseDistBackend, logger: logging.L
         logger.warning(
             "nothing in %s averages gradients over the %d ranks, so each rank trains a model of "
             "its own, unless a hook or the optimizer averages them; once torch.distributed is "
-            "initialised, wrap it with disteval.estimator.distributed.distribute",
+            "initialised, wrap it with disteval.estimator.distribute",
             type(model).__name__,
             backend.world_size,
         )

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from disteval import arguments
-from disteval.errors import UsageError, WorldError
+from disteval.errors import RankError, UsageError, WorldError
 from disteval.estimator import rank
+from disteval.estimator.checkpoint import read_whole_state
 from disteval.estimator.creators import Creator, Source, loader_sources
-from disteval.estimator.folder import read_whole_state
 from disteval.estimator.progress import Display
 from disteval.estimator.records import Record
-from disteval.estimator.workflow import check_workflow
+from disteval.estimator.runner import check_workflow
 from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
 from disteval.traces.folder import Trace, as_folder
@@ -39,8 +37,8 @@ class Estimator:
 
     Args:
         runner_creator: Called as ``runner_creator(config)``; returns an `EpochBasedRunner` or an
-            `IterBasedRunner`. On several ranks its model is wrapped by `distribute`, or by
-            DistributedDataParallel if it has no steps, unless it or a part of it is wrapped.
+            `IterBasedRunner`. On several ranks its model is wrapped by `distribute`, unless it or a
+            part of it is wrapped.
         config: The argument of creators.
         launcher: Where ranks run: ``local`` for processes of this machine, or ``ray``.
         world_size: The number of ranks.
@@ -120,7 +118,7 @@ class Estimator:
         Args:
             data_loaders: For each entry of the workflow, a creator of its loader: called as
                 ``creator(config)``, it returns a torch ``DataLoader`` over the whole data set,
-                whose ``batch_size`` is that of each rank. `disteval.estimator.loaders.with_sampler`
+                whose ``batch_size`` is that of each rank. `disteval.estimator.with_sampler`
                 says how each rank gets its share.
             workflow: See `BaseRunner.run`.
             max_epochs: The epoch at which training ends, counted from the first `fit`; None leaves
@@ -175,8 +173,7 @@ class Estimator:
             the metric's name; one with several values has the name, ``_`` and the key.
 
         Raises:
-            UsageError: A creator or the model's steps can't be used.
-            CoverageError: The model's steps counted more or fewer samples than there are.
+            UsageError: A creator can't be used.
             WorldError: As for `fit`.
         """
         [source] = loader_sources([data_loader_creator], self._known)
@@ -194,21 +191,16 @@ class Estimator:
             data_loader_creator: As for `fit`.
 
         Returns:
-            An array whose row i belongs to sample i; a list where the model returns no tensors.
+            An array whose row i belongs to sample i, or a list; or a tuple or dict of these, as the
+            model returns them.
 
         Raises:
-            UsageError: A creator or the model's steps can't be used.
+            UsageError: A creator can't be used.
             WorldError: As for `fit`.
         """
         [source] = loader_sources([data_loader_creator], self._known)
         with Display(self._progress) as display:
-            shares = self._order("predict", source, display=display)
-        shares = [(places, rows) for places, rows in shares if len(places)]
-        order = np.argsort(np.concatenate([places for places, _ in shares]))
-        if all(isinstance(rows, np.ndarray) for _, rows in shares):
-            return rank.joined([rows for _, rows in shares])[order]
-        flat = [row for _, rows in shares for row in rows]
-        return [flat[at] for at in order]
+            return self._order("predict", source, display=display)[0]
 
     def save(self, path: str | Path) -> None:
         """Write the whole state of training to one file on this machine, atomically.
@@ -229,7 +221,7 @@ class Estimator:
 
         Args:
             path: A file, or a folder: of a folder, the newest checkpoint is taken that is whole.
-                Newer ones, which are damaged, get another name, with a warning for each.
+                Newer ones, which are damaged, are passed over with a warning for each.
 
         Raises:
             UsageError: The folder has checkpoints of several trainings.
@@ -269,23 +261,23 @@ class Estimator:
             raise
 
     def _order(self, name: str, *arguments: Any, display: Display | None = None) -> list[Any]:
-        """Call a method of `disteval.estimator.rank.Trainee` on every rank."""
+        """Call a method of `disteval.estimator.rank.Trainer` on every rank."""
         if not self._world.is_open:
             raise WorldError(
                 "the ranks of this estimator have ended, and their training since the last save "
                 "is lost; load() a checkpoint, or make another estimator"
             )
         heard = {"on_progress": display.on_progress, "on_note": display.on_note} if display else {}
-        return self._run(rank.Order(name, arguments), timeout=self._timeout, **heard)
+        return self._run(rank.Call(name, arguments), timeout=self._timeout, **heard)
 
     def _run(self, function: Any, *arguments: Any, **options: Any) -> list[Any]:
         """Run a function on every rank; an error that all ranks raise alike is raised as it is."""
         try:
             return self._world.run(function, *arguments, **options)
         except WorldError as error:
-            if error.common is not None:
-                raise error.common from error
-            raise
+            if error.common is None or isinstance(error.common, RankError):
+                raise
+            raise error.common from error
 
     def _go_back(
         self, token: str, beginning: bytes, records: list[Record], error: WorldError

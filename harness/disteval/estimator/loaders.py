@@ -1,11 +1,12 @@
-"""A user's loader, split over the ranks: shuffled for training, exactly once for validation."""
+"""A user's loaders: the share of each rank for training, and the data set for validation."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
-import numpy as np
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -13,81 +14,133 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    default_collate,
 )
 
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
-from disteval.sharding import ShardPlan
 
 
-def with_sampler(
-    loader: DataLoader, rank: int, world_size: int, training: bool, seed: int = 0
-) -> DataLoader:
-    """Return a loader of this rank's share; everything but the choice of samples is as it was.
+def with_sampler(loader: DataLoader, rank: int, world_size: int, seed: int = 0) -> DataLoader:
+    """Return a training loader of this rank's share, which keeps every option of the loader.
 
-    For training, ``shuffle=True`` becomes a ``DistributedSampler`` that shuffles and has
-    ``set_epoch``; a loader that does not shuffle keeps its order. The ranks get equally many
-    samples, so up to ``world_size - 1`` of them are drawn twice an epoch, or, with ``drop_last``,
-    left out. For validation every sample is drawn once over all ranks, in the data set's order; the
-    loader's ``shuffle`` and ``drop_last`` are ignored, and a ``DistributedSampler`` is replaced. A
-    list of this rank's samples is accepted as a `ShardPlan` gives it.
-
-    Another sampler, batch sampler or iterable data set stays as it is for training on one rank, or
-    if its ``num_replicas`` and ``rank`` are those of this rank; otherwise it is refused.
+    ``shuffle=True`` becomes a ``DistributedSampler`` that shuffles and has ``set_epoch``; a loader
+    that does not shuffle keeps its order. The ranks get equally many samples, so up to
+    ``world_size - 1`` of them are drawn twice an epoch, or, with ``drop_last``, left out. Another
+    sampler, batch sampler or iterable data set stays as it is on one rank, or if its
+    ``num_replicas`` and ``rank`` are those of this rank; otherwise it is refused.
 
     Args:
         loader: The user's loader. Its ``batch_size`` is that of each rank.
         rank: The rank whose share is returned.
         world_size: The number of ranks that share the data set.
-        training: Whether the loader is for training, or else for validation.
-        seed: Decides, with the epoch, the order of a shuffled training loader.
+        seed: Decides, with the epoch, the order of a shuffled loader.
 
     Raises:
-        UsageError: The argument is not a ``DataLoader``, or can't be split without a guess; says
-            which loader can.
+        UsageError: The argument is not a ``DataLoader``, can't be split without a guess, or is
+            empty.
     """
-    if not isinstance(loader, DataLoader):
-        raise UsageError(f"a torch DataLoader is needed, not {type(loader).__name__}")
     chooser = _chooser(loader)
-    replaced = [RandomSampler, SequentialSampler, *([] if training else [DistributedSampler])]
-    places: list[int] = []
-    if not training and not isinstance(chooser, IterableDataset):
-        places = ShardPlan(len(loader.dataset), world_size, rank).indices.tolist()
-        if isinstance(chooser, (list, np.ndarray)) and list(chooser) == places:
-            replaced.append(type(chooser))
-    if type(chooser) not in replaced or _draws_otherwise(chooser):
-        own = getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None)
-        stays = training or isinstance(chooser, IterableDataset)
-        if stays and (world_size == 1 or own == (rank, world_size)):
-            return loader
-        raise UsageError(_refusal(chooser, world_size, training))
-    if not training:
-        return _choosing(loader, places, drop_last=False)
-    batches = loader.batch_sampler
-    drop_last = loader.drop_last if batches is None else batches.drop_last
-    shuffle = isinstance(chooser, RandomSampler)
-    sampler = DistributedSampler(loader.dataset, world_size, rank, shuffle, seed, drop_last)
-    return _choosing(loader, sampler, drop_last)
+    if type(chooser) in (RandomSampler, SequentialSampler) and not _draws_otherwise(chooser):
+        batches = loader.batch_sampler
+        drop_last = loader.drop_last if batches is None else batches.drop_last
+        shuffle = isinstance(chooser, RandomSampler)
+        check_not_empty(loader)
+        sampler = DistributedSampler(loader.dataset, world_size, rank, shuffle, seed, drop_last)
+        share = _choosing(loader, sampler, drop_last)
+        if not len(share):
+            raise UsageError(
+                f"each of {world_size} ranks gets {len(share.sampler)} samples, and with drop_last "
+                f"no batch of {share.batch_size}; make batches smaller"
+            )
+        return share
+    own = getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None)
+    if world_size == 1 or own == (rank, world_size):
+        check_length(loader, "the loader")
+        return loader
+    is_stream = isinstance(chooser, IterableDataset)
+    raise UsageError(
+        f"the loader chooses its samples by {_name_of(chooser)}, which can't be split over "
+        f"{world_size} ranks without changing what it means; give "
+        f"{'one with __getitem__' if is_stream else 'shuffle=True or False'}, or let it have "
+        f"num_replicas and rank and choose for that rank alone"
+    )
 
 
-def split(loader: Any, backend: BaseDistBackend, training: bool, seed: int) -> DataLoader:
-    """Return this rank's share of a user's loader, see `with_sampler`; refuse an empty one."""
-    share = with_sampler(loader, backend.rank, backend.world_size, training, seed)
-    check_length(share, "the loader")
-    if hasattr(share.dataset, "__len__") and not len(share.dataset):
-        raise UsageError("the data set is empty; give one with samples")
-    if training and len(share) == 0:
+class Whole(NamedTuple):
+    """What `disteval.evaluate` needs of a loader, each of whose samples is evaluated once.
+
+    Attributes:
+        samples: The data set.
+        batch_size: The number of samples in a batch.
+        collate: Returns the loader's batch of a list of samples, as a tuple's only field, so that
+            ``predict`` gets the whole batch.
+        workers: The number of worker processes.
+        back: Returns the batch as the loader gives it.
+    """
+
+    samples: Any
+    batch_size: int
+    collate: Callable[[list[Any]], Any]
+    workers: int
+    back: Callable[[Any], Any]
+
+
+def whole(loader: Any) -> Whole:
+    """Return the parts of a loader for validation; ``shuffle`` and ``drop_last`` do not count.
+
+    A ``DistributedSampler`` does not count, either: samples are dealt to ranks later.
+
+    Raises:
+        UsageError: The argument is not a ``DataLoader``, its data set is empty, or it chooses some
+            of the samples.
+    """
+    chooser = _chooser(loader)
+    dealt_anew = (RandomSampler, SequentialSampler, DistributedSampler)
+    is_stream = isinstance(chooser, IterableDataset)
+    if not (is_stream or type(chooser) in dealt_anew) or _draws_otherwise(chooser):
         raise UsageError(
-            f"each of {backend.world_size} ranks gets {len(share.sampler)} samples, and with "
-            f"drop_last no batch of {share.batch_size}; make batches smaller"
+            f"the loader chooses its samples by {_name_of(chooser)}; validation takes each sample "
+            f"of the data set once, on all ranks together: leave it out, or give a "
+            f"torch.utils.data.Subset of the data"
         )
-    return share
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    if size is None:
+        raise UsageError(
+            "the loader has batch_size=None, so its data set makes batches, in which no sample has "
+            "a number; give a data set of samples and a batch_size for validation"
+        )
+    check_not_empty(loader)
+    samples = loader.dataset if is_stream else _Samples(loader.dataset)
+    is_default = loader.collate_fn is default_collate
+    return Whole(
+        samples, size, partial(_as_field, loader.collate_fn), loader.num_workers,
+        lambda batch: list(batch) if is_default and type(batch) is tuple else batch,
+    )  # fmt: skip
 
 
-def places_of(loader: DataLoader, size: int) -> list[int]:
-    """Return the places in the data set of the samples that a rank's validation loader draws."""
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    return sampler if isinstance(sampler, list) else list(range(size))
+class _Samples:
+    """A data set, of which `disteval.evaluate` takes what its ``__getitem__`` returns.
+
+    It would read the arrays of one that has ``images`` and ``labels``, without any transform.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = dataset.__getitems__
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
+def _as_field(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[Any]:
+    batch = collate(samples)
+    if collate is default_collate and type(batch) is list and isinstance(samples[0], tuple):
+        batch = tuple(batch)  # a list would be taken for one of samples
+    return (batch,)
 
 
 def sampler_with_epoch(loader: Any) -> Any | None:
@@ -100,22 +153,6 @@ def sampler_with_epoch(loader: Any) -> Any | None:
     return next((each for each in found if callable(getattr(each, "set_epoch", None))), None)
 
 
-def check_exact(loader: Any) -> None:
-    """Refuse a validation loader whose ``DistributedSampler`` repeats or leaves out samples."""
-    sampler = sampler_with_epoch(loader)
-    if not isinstance(sampler, DistributedSampler):
-        return
-    surplus = int(sampler.total_size - len(sampler.dataset))
-    if surplus:
-        what = (
-            f"counts {surplus} samples twice" if surplus > 0 else f"leaves out {-surplus} samples"
-        )
-        raise UsageError(
-            f"the validation loader's DistributedSampler {what}; to count each sample once, give "
-            f"sampler=ShardPlan(size, world_size, rank, pad=False).indices.tolist()"
-        )
-
-
 def check_length(loader: Any, what: str) -> None:
     """Refuse a loader that does not know its number of batches, or gives none."""
     try:
@@ -124,12 +161,20 @@ def check_length(loader: Any, what: str) -> None:
         raise UsageError(
             f"{what} has no length ({error}); give one with len(), in batches"
         ) from error
-    if length and not hasattr(loader, "__iter__"):
-        raise UsageError(f"{what} is a {type(loader).__name__}, which gives no batches")
+    if not length or not hasattr(loader, "__iter__"):
+        raise UsageError(f"{what} is a {type(loader).__name__} that gives no batches")
 
 
-def _chooser(loader: DataLoader) -> Any:
+def check_not_empty(loader: DataLoader) -> None:
+    """Refuse a loader whose data set is empty."""
+    if not isinstance(loader.dataset, IterableDataset) and not len(loader.dataset):
+        raise UsageError("the data set is empty; give one with samples")
+
+
+def _chooser(loader: Any) -> Any:
     """Return the object that decides which samples a loader draws."""
+    if not isinstance(loader, DataLoader):
+        raise UsageError(f"a torch DataLoader is needed, not {type(loader).__name__}")
     if isinstance(loader.dataset, IterableDataset):
         return loader.dataset
     if loader.batch_sampler is None:
@@ -145,21 +190,9 @@ def _draws_otherwise(sampler: Any) -> bool:
     )
 
 
-def _refusal(chooser: Any, world_size: int, training: bool) -> str:
+def _name_of(chooser: Any) -> str:
     how = ", which draws with replacement or only some" if _draws_otherwise(chooser) else ""
-    found = f"the loader chooses its samples by {type(chooser).__name__}{how}"
-    if not training and not isinstance(chooser, IterableDataset):
-        return (
-            f"{found}; validation takes each sample of the data set once: leave it out, or give a "
-            f"torch.utils.data.Subset of the data"
-        )
-    remedy = "shuffle=True or False"
-    if isinstance(chooser, IterableDataset):
-        remedy = "one with __getitem__"
-    return (
-        f"{found}, which can't be split over {world_size} ranks without changing what it means; "
-        f"give {remedy}, or let it have num_replicas and rank and choose for that rank alone"
-    )
+    return f"{type(chooser).__name__}{how}"
 
 
 def _choosing(loader: DataLoader, sampler: Any, drop_last: bool) -> DataLoader:

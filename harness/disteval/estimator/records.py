@@ -107,6 +107,21 @@ class LogBuffer:
         return found
 
 
+def averages(ranks: Sequence[Mapping[str, WeightedSum]]) -> dict[str, float]:
+    """Return the weighted means over all ranks' batches from each rank's `LogBuffer.sums`.
+
+    The float64 nearest to each mean is the same for any order and any split over ranks.
+    """
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for sums in ranks for name in sums):
+        parts = [sums[name] for sums in ranks if name in sums]
+        weight = sum(part[1] for part in parts)
+        if weight:
+            total = sum(np.array(part[0], dtype=object) for part in parts)
+            found[name] = exact_mean(np.asarray(total), weight)
+    return found
+
+
 def number(name: str, value: Any) -> float:
     """Return the number, or tensor with one element, that a step reported as a float."""
     try:
@@ -125,18 +140,3 @@ def _check_name(what: str, name: str) -> None:
             f"the {what} {name!r} would replace an entry of the record; give it another name than "
             f"{', '.join(_OWN)}"
         )
-
-
-def averages(ranks: Sequence[Mapping[str, WeightedSum]]) -> dict[str, float]:
-    """Return the weighted means over all ranks' batches from each rank's `LogBuffer.sums`.
-
-    The float64 nearest to each mean is the same for any order and any split over ranks.
-    """
-    found: dict[str, float] = {}
-    for name in dict.fromkeys(name for sums in ranks for name in sums):
-        parts = [sums[name] for sums in ranks if name in sums]
-        weight = sum(part[1] for part in parts)
-        if weight:
-            total = sum(np.array(part[0], dtype=object) for part in parts)
-            found[name] = exact_mean(np.asarray(total), weight)
-    return found

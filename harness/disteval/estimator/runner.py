@@ -2,32 +2,163 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import chain, cycle, islice
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from disteval import traces
+from disteval.arguments import (
+    check_choice,
+    check_count,
+    check_output_folder,
+    check_path,
+    unwritable,
+)
+from disteval.contract import BaseDistBackend
 from disteval.errors import TrainingError, UsageError
-from disteval.estimator import rng, steps
-from disteval.estimator.context import Context
-from disteval.estimator.course import Feed, Flow
-from disteval.estimator.distributed import fingerprints, inner, warn_if_not_averaged
-from disteval.estimator.hooks import CheckpointHook, IterTimerHook, OptimizerHook
-from disteval.estimator.hooks.build import Config, build, build_loggers, build_lr
+from disteval.estimator import rng
+from disteval.estimator.checkpoint import (
+    Checkpoints,
+    check_template,
+    load_weights,
+    name_by_class,
+    on_rank_0,
+    read_checkpoint,
+    read_together,
+    resume_model,
+    state_of,
+    weights_of,
+)
+from disteval.estimator.distributed import (
+    fingerprints,
+    fitting_backend,
+    inner,
+    warn_if_not_averaged,
+)
+from disteval.estimator.hooks.build import Config, hooks_of
 from disteval.estimator.hooks.hook import Hook, priority_of
-from disteval.estimator.records import Record
-from disteval.estimator.workflow import Workflow, agree
+from disteval.estimator.loaders import check_length, whole
+from disteval.estimator.position import Entry, Feed, Position
+from disteval.estimator.records import LogBuffer, Record, named_metrics, number
+from disteval.estimator.validation import gather_record, report, validate
+from disteval.evaluation.agreement import agree
+from disteval.files import FolderLock, lock_folder
+from disteval.metrics import BaseMetric
+
+Workflow = Sequence[tuple[str, int]]
+
+_ONLY = "optimizer"  # the name of a runner's single optimizer
+_NEEDED = {
+    "log_vars": "a dict of numbers to report",
+    "num_samples": "the number of samples in the batch",
+}
 
 
-class BaseRunner(Context):
+class BaseRunner:
     """Runs phases of training and validation, and calls hooks at their stages.
 
     The interface follows MMCV 1.x's runners. Averages in records are exact over all batches and
-    ranks, and validation never changes what training draws. The arguments and attributes are those
-    of `disteval.estimator.context.Context`.
+    ranks, and validation never changes what training draws. Hooks get the runner, read its
+    attributes, and may call its methods.
+
+    Args:
+        model: It has ``train_step(data, optimizer)`` and ``val_step(data, optimizer)``, which
+            return a dict with ``loss`` (a tensor; for training), ``log_vars`` (numbers by name) and
+            ``num_samples``; and for accuracy ``scores`` (B, classes) and ``labels`` (B,). On
+            several ranks wrap it with `disteval.estimator.distribute`.
+        optimizer: A torch optimizer, or several by name.
+        work_dir: The folder in which hooks write.
+        logger: The logger of log lines.
+        meta: Entries for checkpoints, in plain containers; ``seed`` seeds the random number
+            generators when training is resumed with another world size.
+        max_iters: The iteration at which training ends, for an `IterBasedRunner`.
+        max_epochs: The epoch at which training ends.
+        metrics: Metrics by name, for every validation and evaluation of this runner; each gets
+            ``add(scores, labels)``. None stands for accuracy where scores are those of classes.
+        autocast: ``bfloat16`` to run training steps in torch's automatic mixed precision.
+            Validation is in full precision, so that its figures are those of the saved weights.
+        stop_on_nan: Whether a loss that is NaN or infinite ends training with a TrainingError.
+        backend: Carries messages between ranks, an instance or a name. None stands for the backend
+            that fits torch.distributed's process group, or else for the default.
+
+    Raises:
+        UsageError: Both ``max_iters`` and ``max_epochs`` were given, or an argument can't work.
+
+    Attributes:
+        epoch: Complete passes over the training data.
+        iter: Complete training iterations.
+        inner_iter: The current iteration's place among those of this rank in its pass, from 0.
+        mode: ``train`` or ``val``.
+        hooks: The hooks in the order in which they are called.
+        log_buffer: The variables that the steps of the current phase reported.
+        data_loader, data_batch, outputs: Those of the current iteration.
+        samples: The samples that this rank has trained on in the current phase.
+        records: One for each phase; see `disteval.estimator.records`.
+        stopped: Why a hook ended training early; None while it did not.
+        on_record: Called with each record.
+        on_progress: Called after each batch with the number of batches done and their total.
+        training: The training that checkpoints belong to, which `resume` takes from the file.
     """
 
-    _untrained: list[tuple[int, Any]] | None = None  # fingerprints before the first step
+    by_epoch: ClassVar[bool]
+    """Whether the runner counts epochs, or else iterations; hooks made from dicts do the same."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        optimizer: Any = None,
+        work_dir: str | Path | None = None,
+        logger: logging.Logger | None = None,
+        meta: Mapping[str, Any] | None = None,
+        max_iters: int | None = None,
+        max_epochs: int | None = None,
+        metrics: Mapping[str, BaseMetric] | None = None,
+        autocast: str | None = None,
+        stop_on_nan: bool = True,
+        backend: str | BaseDistBackend | None = None,
+    ) -> None:
+        if max_iters is not None and max_epochs is not None:
+            raise UsageError("give one of max_iters and max_epochs, not both")
+        if max_iters is not None and self.by_epoch:
+            raise UsageError(
+                f"max_iters={max_iters}: an EpochBasedRunner ends with an epoch; give max_epochs, "
+                f"or use IterBasedRunner"
+            )
+        if autocast is not None:
+            check_choice("autocast", autocast, ("bfloat16",))
+        self.model, self.optimizer = model, optimizer
+        self.metrics = named_metrics(metrics)
+        self.autocast, self.stop_on_nan = autocast, stop_on_nan
+        self.work_dir = None if work_dir is None else check_path("work_dir", work_dir)
+        self.logger = logger or logging.getLogger("disteval.estimator")
+        self.meta = dict(meta or {})
+        self.max_epochs, self.max_iters = max_epochs, max_iters
+        self.hooks: list[Any] = []
+        self.log_buffer = LogBuffer()
+        self.mode = "train"
+        self.epoch = self.iter = self.inner_iter = self.samples = 0
+        self.data_loader: Any = None
+        self.data_batch: Any = None
+        self.outputs: Any = None
+        self.records: list[Record] = []
+        self.stopped: str | None = None
+        self.on_record: Callable[[Record], None] | None = None
+        self.on_progress: Callable[[int, int], None] | None = None
+        self.training = secrets.token_hex(8)
+        self._backend = backend
+        self._position = Position(self.by_epoch)
+        self._locks: dict[Path, FolderLock | None] = {}
+        self._generators: rng.RngState | None = None  # with which the next run begins
+        self._untrained: list[tuple[int, Any]] | None = None  # fingerprints before the first step
 
     def run(
         self, data_loaders: Sequence[Any], workflow: Workflow, max_epochs: int | None = None
@@ -41,8 +172,9 @@ class BaseRunner(Context):
         continues within the turn and finishes it.
 
         Args:
-            data_loaders: For each entry of the workflow, this rank's batches: any iterable with a
-                length. For training all ranks need equally many; for validation some may have none.
+            data_loaders: For each entry of the workflow, a loader. For training, this rank's
+                batches: any iterable with a length, and all ranks need equally many. For
+                validation, a ``DataLoader`` over the whole data set, the same on every rank.
             workflow: Pairs of ``train`` or ``val`` and a count, of epochs in an `EpochBasedRunner`
                 and of iterations in an `IterBasedRunner`.
             max_epochs: The end from now on, in epochs; None leaves it as it is.
@@ -52,16 +184,18 @@ class BaseRunner(Context):
 
         Raises:
             UsageError: On every rank, before anything begins, when the arguments can't work.
+            RankError: On every rank, when those of some ranks can't.
         """
-        flows, end = agree(self, data_loaders, workflow, max_epochs)
-        trains = self.course.begin(flows, self.epoch)
+        entries, end = self._agree(data_loaders, workflow, max_epochs)
+        position = self._position
+        trains = position.begin(entries, self.epoch)
         # Each of these phases of a turn has one record.
-        phases = [flow for flow in flows for _ in range(flow.times if self.by_epoch else 1)]
+        phases = [entry for entry in entries for _ in range(entry.times if self.by_epoch else 1)]
         if end is not None:
             self._set_end(end, phases)
         first, begin, self.stopped = len(self.records), self.iter, None
         self._untrained = fingerprints(self.model) if trains else None
-        with self.locks:  # which the hooks take
+        with self._folders_locked():  # by the hooks
             self.call_hook("before_run")
             if trains:
                 warn_if_not_averaged(self.model, self.backend, self.logger)
@@ -69,96 +203,126 @@ class BaseRunner(Context):
                     rng.restore(self._generators)
                 self._generators = None
             # A turn that was resumed in its middle is finished, also if training is at its end.
-            while self.course.phase or not trains or self._is_due():
-                for at in range(self.course.phase, len(phases)):
-                    self.course.phase = at
+            while position.phase or not trains or self._is_due():
+                for at in range(position.phase, len(phases)):
+                    position.phase = at
                     mode, times, loader = phases[at]
                     limit = None if self.by_epoch else times
                     if mode == "val":
                         self._validate(loader, limit)
-                    elif self._is_due() and (limit is None or self.course.done < limit):
+                    elif self._is_due() and (limit is None or position.done < limit):
                         self._train(loader, limit)
-                    self.course.done = 0
-                self.course.phase = 0
+                    position.done = 0
+                position.phase = 0
                 if not trains:
                     break
             if self.iter > begin:
                 self._check_trained()
             self.call_hook("after_run")
             if trains:
-                self.course.pending = self.course.place()
+                position.pending = position.state()
         return self.records[first:]
 
-    def val(self, data_loader: Any, **kwargs: Any) -> None:
-        """Validate over a whole loader, and publish the record.
-
-        Args:
-            data_loader: This rank's batches.
-            **kwargs: Arguments of each ``val_step``.
-        """
-        self._validate(data_loader, None, **kwargs)
-
-    def _train(self, loader: Any, count: int | None, **kwargs: Any) -> None:
+    def _train(self, loader: Any, count: int | None) -> None:
         """Train for a number of iterations, or else to the end of a pass; publish the record."""
         self._begin_phase("train", loader)
         self.model.train()
-        self.course.pending = self._generators = None
-        feed = self.course.feed(loader, self.epoch)
+        position, feed = self._position, self._position.feed(loader)
+        position.pending = self._generators = None
         if not self.by_epoch:
             self.epoch = feed.epoch
-        samples, begin, ended = 0, time.perf_counter(), False
+        begin, ended = time.perf_counter(), False
         while not ended:
             if not feed.running:
                 self.call_hook("before_train_epoch")
                 feed.begin()
             for batch in feed.batches(to_the_end=count is None):
-                samples += self._train_batch(feed, batch, **kwargs)
-                self.course.done += count is not None
+                self._train_batch(feed, batch)
+                position.done += count is not None
                 if self.on_progress is not None:
-                    done = (feed.done, len(loader)) if count is None else (self.course.done, count)
+                    done = (feed.done, len(loader)) if count is None else (position.done, count)
                     self.on_progress(*done)
-                if count is not None and (self.course.done >= count or not self._is_due()):
+                if count is not None and (position.done >= count or not self._is_due()):
                     ended = True
                     break
             if ended or count is None:
                 ended, seconds = True, time.perf_counter() - begin
-                buffer = self.log_buffer
-                self.publish(steps.gather_record(self, "train", buffer, samples, seconds)[0])
+                self.publish(gather_record(self, "train", self.log_buffer, seconds))
             if feed.complete:
                 self.call_hook("after_train_epoch")
                 self._check_trained()
                 feed.end()
                 self.epoch += 1
 
-    def _train_batch(self, feed: Feed, batch: Any, **kwargs: Any) -> int:
-        self.data_batch = batch
-        self.inner_iter = feed.done - 1
+    def _train_batch(self, feed: Feed, batch: Any) -> None:
+        self.data_batch, self.inner_iter = batch, feed.done - 1
         self.call_hook("before_train_iter")
-        self.outputs = steps.step(self, batch, train=True, **kwargs)
-        samples = steps.report(self.outputs, self.log_buffer)
-        loss = self.outputs["loss"].detach()
+        outputs = self.outputs = self.step(batch, train=True)
+        self.samples += report(outputs, self.log_buffer)
+        loss = outputs["loss"].detach()
         if self.stop_on_nan and not loss.isfinite().all():
             raise TrainingError(
                 f"the loss of rank {self.rank} is {float(loss)} at iteration {self.iter + 1}, "
                 f"epoch {self.epoch + 1}; look at the learning rate and at this batch, or give the "
                 f"runner stop_on_nan=False; the optimizer hook took no step on this loss"
             )
-        self.course.in_step = True
+        self._position.in_step = True
         try:
             self.call_hook("after_train_iter")
         finally:
-            self.course.in_step = False
+            self._position.in_step = False
         self.iter += 1
-        return samples
 
-    def _validate(self, loader: Any, limit: int | None, **kwargs: Any) -> None:
+    def _validate(self, loader: Any, limit: int | None) -> None:
         self._begin_phase("val", loader)
-        self.publish(steps.validate(self, loader, limit=limit, stages=True, **kwargs))
+        self.publish(validate(self, loader, limit=limit, stages=True))
         self.call_hook("after_val_epoch")
 
     def _begin_phase(self, mode: str, loader: Any) -> None:
-        self.mode, self.data_loader = mode, loader
+        self.mode, self.data_loader, self.samples = mode, loader, 0
         self.log_buffer.clear()
+
+    def step(self, data: Any, *, train: bool) -> dict[str, Any]:
+        """Run a step of the model on a batch, and return its result if nothing is missing from it.
+
+        Validation runs on the model itself, in which no rank waits for another.
+
+        Raises:
+            UsageError: The result can't be used; says what is missing.
+        """
+        name = "train_step" if train else "val_step"
+        model = inner(self.model)
+        if not train:
+            return _checked(model.val_step(data, self.optimizer), f"{type(model).__name__}.{name}")
+        # A wrapper that has a step of its own averages the gradients.
+        owner = self.model if hasattr(self.model, name) else model
+        device = next((each.device.type for each in model.parameters()), "cpu")
+        precision = torch.autocast(device, torch.bfloat16) if self.autocast else nullcontext()
+        with traces.span("compute", name), precision:
+            outputs = owner.train_step(data, self.optimizer)
+        return _checked(outputs, f"{type(model).__name__}.{name}", loss=True)
+
+    def publish(self, record: Record) -> None:
+        """Keep a record, and pass it to `on_record` and to the hooks."""
+        self.records.append(record)
+        if self.on_record is not None:
+            self.on_record(record)
+        self.call_hook("after_record", record)
+
+    def stop(self, reason: str) -> None:
+        """End training with the current phase; the turn of the workflow is finished."""
+        self.stopped = reason
+        if self.rank == 0:
+            self.logger.warning("training ends at epoch %d: %s", self.trained()[0], reason)
+
+    def trained(self) -> tuple[int, int]:
+        """Return the complete epochs and iterations, also at the stages of the last ones."""
+        return self._position.trained(self.epoch, self.iter)
+
+    def call_hook(self, stage: str, *args: Any) -> None:
+        """Call one stage of every hook, in the order of their priorities."""
+        for hook in list(self.hooks):
+            getattr(hook, stage)(self, *args)
 
     def register_hook(self, hook: Hook, priority: str | int = "NORMAL") -> None:
         """Attach a hook, after those of the same priority.
@@ -208,24 +372,273 @@ class BaseRunner(Context):
         Raises:
             UsageError: An entry of a dict is not known. No hook was attached.
         """
-        if momentum_config is not None and not isinstance(momentum_config, Hook):
-            raise UsageError(f"momentum_config must be a Hook or None, not {momentum_config!r}")
-        found: list[tuple[Hook | None, str | int]] = [
-            (build_lr(lr_config, by_epoch=self.by_epoch), "VERY_HIGH"),
-            (momentum_config, "HIGH"),
-            (build(optimizer_config, OptimizerHook), "ABOVE_NORMAL"),
-            (build(checkpoint_config, CheckpointHook, by_epoch=self.by_epoch), "BELOW_NORMAL"),
-            (build(timer_config, IterTimerHook), "LOW"),
-        ]
-        found += [(hook, "VERY_LOW") for hook in build_loggers(log_config)]
-        customs = custom_hooks_config or []
-        for config in customs if isinstance(customs, list) else [customs]:
-            settings = dict(config) if isinstance(config, Mapping) else {}
-            priority = settings.pop("priority", "NORMAL")
-            found.append((build(settings or config), priority_of(priority)))
+        found = hooks_of(
+            self.by_epoch, lr_config, momentum_config, optimizer_config, checkpoint_config,
+            timer_config, log_config, custom_hooks_config,
+        )  # fmt: skip
         for hook, priority in found:
-            if hook is not None:
-                self.register_hook(hook, priority)
+            self.register_hook(hook, priority)
+
+    @property
+    def backend(self) -> BaseDistBackend:
+        """The backend that carries messages between ranks."""
+        return fitting_backend(self._backend)
+
+    @backend.setter
+    def backend(self, backend: str | BaseDistBackend | None) -> None:
+        self._backend = backend
+
+    @property
+    def rank(self) -> int:
+        """This process's rank; 0 where there is one process."""
+        return self.backend.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.backend.world_size
+
+    def optimizers(self) -> dict[str, Any]:
+        """Return the optimizers by name; a single one is called ``optimizer``."""
+        if isinstance(self.optimizer, Mapping):
+            return dict(self.optimizer)
+        return {} if self.optimizer is None else {_ONLY: self.optimizer}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the parameter groups of all optimizers."""
+        return [group for each in self.optimizers().values() for group in each.param_groups]
+
+    def current_lr(self) -> list[float] | dict[str, list[float]]:
+        """Return each parameter group's learning rate, by optimizer where these are named."""
+        if self.optimizer is None:
+            raise UsageError("there is no learning rate: give the runner an optimizer")
+        named = self.optimizers().items()
+        rates = {name: [float(g["lr"]) for g in each.param_groups] for name, each in named}
+        return rates if isinstance(self.optimizer, Mapping) else rates[_ONLY]
+
+    def first_lr(self) -> float | None:
+        """Return the first parameter group's learning rate; None without an optimizer."""
+        return next((float(group["lr"]) for group in self.parameter_groups()), None)
+
+    def use_folder(self, name: str, folder: Path) -> None:
+        """Keep other trainings out of a folder until the run ends; every rank must call this.
+
+        Args:
+            name: The name of the argument that gave the folder, for messages.
+            folder: The folder, which is made if it is missing.
+
+        Raises:
+            UsageError: On every rank, when rank 0 can't write there, or another training does.
+        """
+
+        def lock() -> None:
+            check_output_folder(name, folder)
+            try:
+                self._locks[folder.resolve()] = lock_folder(folder)
+            except OSError as error:
+                raise unwritable(name, folder, error) from error
+
+        if folder.resolve() not in self._locks:
+            on_rank_0(self.backend, lock, f"lock {folder}")
+            self._locks.setdefault(folder.resolve(), None)
+
+    @contextmanager
+    def _folders_locked(self) -> Any:
+        try:
+            yield
+        finally:
+            while self._locks:
+                _, lock = self._locks.popitem()
+                if lock is not None:
+                    lock.release()
+
+    def save_checkpoint(
+        self, out_dir: str | Path, filename_tmpl: str | None = None, save_optimizer: bool = True
+    ) -> Path:
+        """Write the state to a file; every rank must call this, and rank 0 writes.
+
+        The file appears whole or not at all, and ``checkpoints.json`` beside it has its SHA-256.
+
+        Args:
+            out_dir: The folder, which is made if it is missing.
+            filename_tmpl: ``{}`` stands for the number of epochs or iterations that are complete;
+                None for ``epoch_{}.pt`` or ``iter_{}.pt``.
+            save_optimizer: Whether to include the optimizers' state.
+
+        Raises:
+            UsageError: The template can't be used.
+            RankError: On every rank, when rank 0 could not write.
+        """
+        done = self.trained()[0 if self.by_epoch else 1]
+        name = check_template(filename_tmpl, self.by_epoch).format(done)
+        path = check_path("out_dir", out_dir) / name
+        state = self.state_dict(save_optimizer)
+        on_rank_0(self.backend, lambda: Checkpoints(path.parent).add(name, state), f"write {path}")
+        return path
+
+    def load_checkpoint(self, filename: str | Path, strict: bool = False) -> dict[str, Any]:
+        """Take the weights from a file, and nothing else; return its content.
+
+        Args:
+            filename: A checkpoint, a file with a state dict, or a ``.safetensors`` file.
+            strict: Whether missing or unexpected names are an error instead of a warning.
+
+        Raises:
+            WeightsError: The file is missing or damaged, or does not fit the model.
+        """
+        found = read_checkpoint(filename)
+        wrong = load_weights(self.model, found["state_dict"], str(filename), strict=strict)
+        if wrong:
+            self.logger.warning("%s: missing or unexpected: %s", filename, ", ".join(wrong))
+        return found
+
+    def state_dict(self, save_optimizer: bool = True) -> dict[str, Any]:
+        """Return the state in plain containers and tensors; every rank must call this.
+
+        It holds ``state_dict`` (the weights, without ``module.``), ``optimizer``, ``epoch``,
+        ``iter``, ``hooks``, ``rng`` (of every rank), ``position`` and ``meta``.
+        All but ``rng`` is of this rank, and a checkpoint keeps the state of rank 0.
+        """
+        epoch, iteration = self.trained()
+        position = dict(self._position.state())
+        own = {"now": self._generators or rng.capture(), "passes": position.pop("starts")}
+        state = {
+            "meta": {**self.meta, "training": self.training, "epoch": epoch, "iter": iteration},
+            "state_dict": weights_of(self.model),
+            "epoch": epoch,
+            "iter": iteration,
+            "hooks": {name: hook.state_dict() for name, hook in name_by_class(self.hooks).items()},
+            "rng": self.backend.all_gather_object(own),
+            "position": position,
+        }
+        if save_optimizer and self.optimizer is not None:
+            state["optimizer"] = {n: state_of(each) for n, each in self.optimizers().items()}
+        return state
+
+    def resume(
+        self, checkpoint: str | Path | Mapping[str, Any], resume_optimizer: bool = True
+    ) -> None:
+        """Take the state of a checkpoint, so that `run` continues there; every rank must call this.
+
+        With the same world size, training that was resumed gives the same results to the bit as
+        training that was not interrupted, also in the middle of an epoch. With another world size
+        the generators are seeded from ``meta['seed']`` (else the sampler's seed, else 0), the
+        iteration and the rank, and an epoch that was interrupted is begun anew. The record of a
+        phase that was resumed in its middle covers the iterations since then.
+
+        Args:
+            checkpoint: A file of `save_checkpoint`, the result of `state_dict`, or a folder, whose
+                newest whole checkpoint is taken, with a warning for each newer one that is damaged.
+            resume_optimizer: Whether to take the optimizers' state.
+
+        Raises:
+            UsageError: The folder has no checkpoint, or those of several trainings; or ranks read
+                different files.
+            WeightsError: The checkpoint is missing, damaged or incomplete, or does not fit.
+            RankError: On every rank, when some rank can't read it.
+        """
+        state, origin = checkpoint, "the state"
+        if not isinstance(state, Mapping):
+            state, origin = read_together(self.backend, state, self.logger.warning)
+        resume_model(self.model, self.optimizers() if resume_optimizer else {}, state, origin)
+        self.epoch, self.iter = state["epoch"], state["iter"]
+        self.training = state.get("meta", {}).get("training", self.training)
+        hooks = name_by_class(self.hooks)
+        for name, kept in state.get("hooks", {}).items():
+            if name in hooks:
+                hooks[name].load_state_dict(kept)
+            elif kept:
+                self.logger.warning("the checkpoint has a state of %s, a hook not here", name)
+        self._position.resume(state, self.world_size, self.rank)
+        # Creating the loaders may draw from the generators before the next run begins.
+        self._generators = rng.capture()
+
+    def _agree(
+        self, loaders: Any, workflow: Any, max_epochs: int | None
+    ) -> tuple[list[Entry], int | None]:
+        """Check a run's arguments, and that all ranks were given the same.
+
+        Returns:
+            The workflow's entries with their loaders; and the epoch, or iteration, at which
+            training ends, None where nothing is trained.
+        """
+        entries: list[Entry] = []
+        end, error = None, None
+        try:
+            entries = self._entries(loaders, workflow)
+            end = self._end(entries, max_epochs)
+        except Exception as caught:  # the other ranks wait for this one
+            error = caught
+        given = {
+            "the workflow": [entry[:2] for entry in entries],
+            "the end of training": end,
+            "the epoch": self.epoch,
+            "the iteration": self.iter,
+            "the number of training batches": [
+                len(entry.loader) for entry in entries if entry.mode == "train"
+            ],
+        }
+        agree(self.backend, given, error)
+        return entries, end
+
+    def _entries(self, loaders: Any, workflow: Any) -> list[Entry]:
+        pairs = check_workflow(workflow)
+        if not isinstance(loaders, Sequence) or len(loaders) != len(pairs):
+            given = len(loaders) if isinstance(loaders, Sequence) else repr(loaders)
+            raise UsageError(
+                f"a workflow of {len(pairs)} entries needs a list of as many loaders, not {given}"
+            )
+        name, model = type(inner(self.model)).__name__, self.model
+        entries = []
+        for at, ((mode, times), loader) in enumerate(zip(pairs, loaders, strict=True)):
+            if not callable(getattr(inner(model), f"{mode}_step", None)):
+                raise UsageError(f"{name} has no {mode}_step(data, optimizer); add one")
+            if mode == "val":
+                whole(loader)
+            else:
+                check_length(loader, f"the loader of workflow entry {at}, {mode!r},")
+            entries.append(Entry(mode, times, loader))
+        past = isinstance(model, DistributedDataParallel) and not hasattr(model, "train_step")
+        if past and self.world_size > 1 and any(entry.mode == "train" for entry in entries):
+            raise UsageError(
+                f"{name}.train_step would go past DistributedDataParallel, so gradients would not "
+                f"be averaged; wrap the model with disteval.estimator.distribute "
+                f"instead"
+            )
+        return entries
+
+    def _end(self, entries: list[Entry], max_epochs: int | None) -> int | None:
+        epochs = self.max_epochs if max_epochs is None else max_epochs
+        trained = [entry.loader for entry in entries if entry.mode == "train"]
+        if epochs is not None:
+            check_count("max_epochs", epochs)
+        end, unit = (epochs, "max_epochs") if self.by_epoch else (self.max_iters, "max_iters")
+        if not self.by_epoch and trained and epochs is not None:
+            end = epochs * len(trained[0])
+        if end is None and trained:
+            raise UsageError(
+                f"a workflow that trains needs an end: give {type(self).__name__} {unit}"
+            )
+        return None if end is None else check_count(unit, end)
+
+    def _set_end(self, end: int, phases: Sequence[Entry]) -> None:
+        """Set `max_epochs` and `max_iters` as hooks are to see them."""
+        if not self.by_epoch:
+            self.max_iters = end
+            return
+        self.max_epochs = end
+        if feeds := self._position.feeds:
+            to_come = chain(phases[self._position.phase :], cycle(phases))
+            passes = (len(phase.loader) for phase in to_come if phase.mode == "train")
+            left = sum(islice(passes, max(end - self.epoch, 0)))
+            self.max_iters = self.iter + left - sum(feed.done for feed in feeds)
+
+    def _is_due(self) -> bool:
+        """Return whether training has not come to its end."""
+        end, done = self.max_iters, self.iter
+        if self.by_epoch:
+            end, done = self.max_epochs, self.epoch
+        return self.stopped is None and (end is None or done < end)
 
     def _check_trained(self) -> None:
         """Refuse to go on if no optimizer has changed a parameter since the run began."""
@@ -238,63 +651,61 @@ class BaseRunner(Context):
             )
         self._untrained = None
 
-    def _set_end(self, end: int, phases: Sequence[Flow]) -> None:
-        """Set `max_epochs` and `max_iters` as hooks are to see them."""
-        if not self.by_epoch:
-            self.max_iters = end
-            return
-        self.max_epochs = end
-        if feeds := self.course.feeds:
-            to_come = chain(phases[self.course.phase :], cycle(phases))
-            passes = (len(phase.loader) for phase in to_come if phase.mode == "train")
-            left = sum(islice(passes, max(end - self.epoch, 0)))
-            self.max_iters = self.iter + left - sum(feed.done for feed in feeds)
-
-    def _is_due(self) -> bool:
-        """Return whether training has not come to its end."""
-        end, done = self.max_iters, self.iter
-        if self.by_epoch:
-            end, done = self.max_epochs, self.epoch
-        return self.stopped is None and (end is None or done < end)
-
 
 class EpochBasedRunner(BaseRunner):
     """Runs whole passes: ``[('train', 2), ('val', 1)]`` is two epochs, then one validation.
 
     Each pass is a phase with a record. Training ends at ``max_epochs``; see `BaseRunner`.
-
-    Raises:
-        UsageError: ``max_iters`` was given.
     """
 
     by_epoch = True
-
-    def train(self, data_loader: Any, **kwargs: Any) -> None:
-        """Train for an epoch, or for the rest of one that was resumed.
-
-        Args:
-            data_loader: This rank's batches.
-            **kwargs: Arguments of each ``train_step``.
-        """
-        self._train(data_loader, None, **kwargs)
 
 
 class IterBasedRunner(BaseRunner):
     """Runs iterations: ``[('train', 100), ('val', 20)]`` is 100 steps, then at most 20 batches.
 
     Each entry is a phase with a record. A training loader that is exhausted is begun again, as a
-    new epoch; a validation begins at its loader's first batch and counts no batch twice. Training
-    ends at ``max_iters``, or after ``max_epochs`` passes over the first training loader.
+    new epoch; a validation begins at its data set's first batch, and its batches are those of all
+    ranks together. Training ends at ``max_iters``, or after ``max_epochs`` passes over the first
+    training loader.
     """
 
     by_epoch = False
 
-    def train(self, data_loader: Any, **kwargs: Any) -> None:
-        """Train for one iteration.
 
-        Args:
-            data_loader: This rank's batches, of which the next one is taken.
-            **kwargs: Arguments of ``train_step``.
-        """
-        self.course.done = 0
-        self._train(data_loader, 1, **kwargs)
+def check_workflow(workflow: Any) -> list[tuple[str, int]]:
+    """Return the entries of a workflow; UsageError if they are not pairs of a mode and a count."""
+    if not isinstance(workflow, Sequence) or isinstance(workflow, str) or not workflow:
+        raise UsageError(
+            f"a workflow is a list such as [('train', 1), ('val', 1)], not {workflow!r}"
+        )
+    entries = []
+    for entry in workflow:
+        if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
+            raise UsageError(f"a workflow's entry is a pair such as ('train', 1), not {entry!r}")
+        mode = check_choice("the workflow's mode", entry[0], ("train", "val"))
+        entries.append((mode, check_count(f"the workflow's count for {mode!r}", entry[1])))
+    return entries
+
+
+def _checked(outputs: Any, origin: str, *, loss: bool = False) -> dict[str, Any]:
+    needed = ({"loss": "a tensor with one element"} if loss else {}) | _NEEDED
+    if not isinstance(outputs, Mapping):
+        raise UsageError(
+            f"{origin} returned {type(outputs).__name__}; it must return a dict with "
+            f"{', '.join(needed)}"
+        )
+    for key, meaning in needed.items():
+        if outputs.get(key) is None:
+            has = ", ".join(map(str, outputs)) or "nothing"
+            raise UsageError(f"{origin} returned a dict without {key!r}, {meaning}; it has {has}")
+    if loss and not callable(getattr(outputs["loss"], "backward", None)):
+        raise UsageError(f"the loss of {origin} must be a tensor, not {outputs['loss']!r}")
+    if not isinstance(outputs["log_vars"], Mapping):
+        raise UsageError(f"log_vars of {origin} must be a dict, not {outputs['log_vars']!r}")
+    samples = number("num_samples", outputs["num_samples"])
+    if samples < 0 or samples != int(samples):
+        raise UsageError(f"num_samples of {origin} must be a number of samples, not {samples}")
+    if ("scores" in outputs) != ("labels" in outputs):
+        raise UsageError(f"{origin} returned only one of scores and labels; accuracy needs both")
+    return dict(outputs)

@@ -4,9 +4,9 @@ from disteval.estimator.hooks.best import EarlyStoppingHook
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
-from disteval.estimator.hooks.logger import LoggerHook, TensorboardLoggerHook, TextLoggerHook
-from disteval.estimator.hooks.loop import IterTimerHook, OptimizerHook
+from disteval.estimator.hooks.logger import LoggerHook, TextLoggerHook
 from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
+from disteval.estimator.hooks.optimizer import IterTimerHook, OptimizerHook
 
 __all__ = [
     "PRIORITIES",
@@ -21,6 +21,5 @@ __all__ = [
     "OptimizerHook",
     "PolyLrHook",
     "StepLrHook",
-    "TensorboardLoggerHook",
     "TextLoggerHook",
 ]

@@ -6,12 +6,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_count
 from disteval.errors import UsageError
-from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
 
 _LESS = ("loss", "error", "entropy")
 _GREATER = "(?<![a-z])(acc|auroc|correct|precision|top)"  # not "incorrect"
@@ -99,19 +101,19 @@ class EarlyStoppingHook(Hook):
         self._best = Best("monitor", self.monitor, self.rule)
         self._waited, self._iter = 0, -1
 
-    def before_run(self, runner: Context) -> None:
+    def before_run(self, runner: BaseRunner) -> None:
         """Train no more if patience had an end before."""
         self._begin = runner.iter
         self._decide(runner)
 
-    def after_record(self, runner: Context, record: dict[str, Any]) -> None:
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Count a validation, and stop if there were too many."""
         if record["mode"] == "val" and record["iter"] > self._iter:
             self._iter = record["iter"]
             self._waited = 0 if self._best.take(record, self.min_delta) else self._waited + 1
             self._decide(runner)
 
-    def after_run(self, runner: Context) -> None:
+    def after_run(self, runner: BaseRunner) -> None:
         """Refuse a training without a validation."""
         if runner.iter > self._begin:
             self._best.require()
@@ -124,7 +126,7 @@ class EarlyStoppingHook(Hook):
         """Take the result of `state_dict`."""
         self._best.value, self._waited, self._iter = state["best"], state["waited"], state["iter"]
 
-    def _decide(self, runner: Context) -> None:
+    def _decide(self, runner: BaseRunner) -> None:
         if self._waited >= self.patience:
             best = self._best.value
             found = "was NaN" if best is None else f"was not better than {best}"

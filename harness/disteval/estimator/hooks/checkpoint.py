@@ -7,15 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
-from disteval.estimator.checkpoint import name_template
-from disteval.estimator.context import Context
-from disteval.estimator.folder import entries
+from disteval.estimator.checkpoint import Checkpoints, check_template
 from disteval.estimator.hooks.best import Best
 from disteval.estimator.hooks.hook import IntervalHook
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
 
 
 @dataclass(eq=False)
@@ -68,13 +69,13 @@ class CheckpointHook(IntervalHook):
                 f"of the best checkpoints and the entry of the record that says which are best"
             )
         self._at_end = self.save_last
-        self._template = name_template(self.filename_tmpl, self.by_epoch)
+        self._template = check_template(self.filename_tmpl, self.by_epoch)
         self._best = Best("monitor", self.monitor, self.rule) if self.monitor else None
         self._values: dict[str, float] = {}  # of the best checkpoints
         self._saved = (-1, "")  # iteration and name of the last checkpoint
         self._judged = (-1, math.nan)  # iteration and value of the last validation
 
-    def before_run(self, runner: Context) -> None:
+    def before_run(self, runner: BaseRunner) -> None:
         """Find out where to write."""
         super().before_run(runner)
         self._begin = runner.iter
@@ -90,7 +91,7 @@ class CheckpointHook(IntervalHook):
                     later[-1],
                 )
 
-    def act(self, runner: Context) -> None:
+    def act(self, runner: BaseRunner) -> None:
         """Write a checkpoint, and delete those that are too many."""
         assert self.out_dir is not None
         epoch, iteration = runner.trained()
@@ -100,19 +101,18 @@ class CheckpointHook(IntervalHook):
         self._judge()
         runner.save_checkpoint(self.out_dir, name, self.save_optimizer)
         if runner.rank == 0 and self.max_keep_ckpts > 0:
-            # Later ones are of a course that was left by a resume from an earlier checkpoint.
+            # Later ones were left behind by a resume from an earlier checkpoint.
             written = [name for name, at in self._written(runner) if at <= iteration]
-            for name in written[: -self.max_keep_ckpts]:
-                if name not in self._values:
-                    Path(self.out_dir, name).unlink()
+            old = [name for name in written[: -self.max_keep_ckpts] if name not in self._values]
+            Checkpoints(self.out_dir).remove(old)
 
-    def after_record(self, runner: Context, record: dict[str, Any]) -> None:
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Remember how good the weights are."""
         if self._best is not None and record["mode"] == "val":
             self._judged = (record["iter"], self._best.value_of(record))
             self._judge()
 
-    def after_run(self, runner: Context) -> None:
+    def after_run(self, runner: BaseRunner) -> None:
         """Save the last state also if training was stopped early."""
         if runner.stopped and self.save_last and self._saved[0] < runner.iter:
             self.act(runner)
@@ -128,14 +128,14 @@ class CheckpointHook(IntervalHook):
         self._values = dict(state.get("values", {}))
         self._saved = state.get("saved", (-1, ""))
 
-    def _written(self, runner: Context) -> list[tuple[str, int]]:
+    def _written(self, runner: BaseRunner) -> list[tuple[str, int]]:
         """Return names and iterations of this training's checkpoints, with the newest last."""
         before, _, after = self._template.partition("{}")
         ours = re.compile(rf"{re.escape(before)}\d+{re.escape(after)}")
         return [
-            (path.name, seal.iter)
-            for path, seal in reversed(entries(self.out_dir or "."))
-            if seal and seal.training == runner.training and ours.fullmatch(path.name)
+            (entry.name, entry.iter)
+            for entry in Checkpoints(self.out_dir or ".").entries()
+            if entry.training == runner.training and ours.fullmatch(entry.name)
         ]
 
     def _judge(self) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from disteval.estimator.checkpoint import BEST_WEIGHTS, weights_of, write_safetensors
-from disteval.estimator.context import Context
-from disteval.estimator.files import write_on_rank_0
+from disteval.estimator.checkpoint import (
+    BEST_WEIGHTS,
+    on_rank_0,
+    weights_of,
+    write_safetensors,
+)
 from disteval.estimator.hooks.best import Best
 from disteval.estimator.hooks.hook import IntervalHook
-from disteval.estimator.loaders import check_exact
-from disteval.estimator.steps import validate
+from disteval.estimator.loaders import whole
+from disteval.estimator.validation import validate
 from disteval.metrics import BaseMetric
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
 
 
 @dataclass(eq=False)
@@ -25,8 +31,7 @@ class EvalHook(IntervalHook):
     weights so far are kept in ``best.safetensors`` under the model's own names, written atomically.
 
     Args:
-        dataloader: This rank's share of the data, for whose batches ``val_step`` returns scores and
-            labels; shares may differ in size, and must not repeat each other's samples.
+        dataloader: A ``DataLoader`` over the whole data set, the same on every rank.
         interval: The epochs or iterations between two evaluations.
         by_epoch: Whether ``interval`` counts epochs, or else iterations.
         metrics: Metrics by name, from `disteval.metrics`; None stands for those of the runner.
@@ -56,10 +61,10 @@ class EvalHook(IntervalHook):
         """The best value so far."""
         return None if self._best is None else self._best.value
 
-    def before_run(self, runner: Context) -> None:
-        """Find out where to write, and refuse a loader that counts samples twice."""
+    def before_run(self, runner: BaseRunner) -> None:
+        """Find out where to write, and refuse a loader that chooses some of the samples."""
         super().before_run(runner)
-        check_exact(self.dataloader)
+        whole(self.dataloader)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value so far."""
@@ -70,7 +75,7 @@ class EvalHook(IntervalHook):
         if self._best is not None:
             self._best.value = state["best"]
 
-    def act(self, runner: Context) -> None:
+    def act(self, runner: BaseRunner) -> None:
         """Evaluate, and keep the weights if they are the best so far."""
         record = validate(runner, self.dataloader, self.metrics)
         runner.publish(record)
@@ -80,6 +85,5 @@ class EvalHook(IntervalHook):
         path = Path(self.out_dir) / BEST_WEIGHTS
         names = ("epoch", "iter", "correct", "evaluated", self._best.entry)
         facts = {key: repr(record[key]) for key in names if key in record}
-        write_on_rank_0(
-            runner.backend, path, lambda: write_safetensors(path, weights_of(runner.model), facts)
-        )
+        weights = weights_of(runner.model)
+        on_rank_0(runner.backend, lambda: write_safetensors(path, weights, facts), f"write {path}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from disteval.arguments import check_count, check_output_folder, check_path, is_count
+from disteval.arguments import check_count, check_path, is_count
 from disteval.errors import UsageError
-from disteval.estimator.context import Context
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
 
 PRIORITIES = {
     "HIGHEST": 0,
@@ -28,10 +30,10 @@ PRIORITIES = {
 class Hook:
     """Acts at stages of a run; a subclass overrides the stages that it needs.
 
-    Every stage gets the runner; `disteval.estimator.context.Context` has the attributes and methods
-    that a hook may use. The stages of training and validation call `before_epoch`, `after_epoch`,
-    `before_iter` and `after_iter` unless they are overridden. During the stages of an iteration or
-    an epoch, ``runner.iter`` and ``runner.epoch`` do not count it yet.
+    Every stage gets the runner; `disteval.estimator.runner.BaseRunner` has the attributes and
+    methods that a hook may use. The stages of training and validation call `before_epoch`,
+    `after_epoch`, `before_iter` and `after_iter` unless they are overridden. During the stages of
+    an iteration or an epoch, ``runner.iter`` and ``runner.epoch`` do not count it yet.
 
     Attributes:
         priority: The hook's place in the order, which the runner sets.
@@ -39,57 +41,57 @@ class Hook:
 
     priority: int = PRIORITIES["NORMAL"]
 
-    def before_run(self, runner: Context) -> None:
+    def before_run(self, runner: BaseRunner) -> None:
         """A run begins."""
 
-    def after_run(self, runner: Context) -> None:
+    def after_run(self, runner: BaseRunner) -> None:
         """A run has ended."""
 
-    def before_epoch(self, runner: Context) -> None:
+    def before_epoch(self, runner: BaseRunner) -> None:
         """An epoch of training or validation begins."""
 
-    def after_epoch(self, runner: Context) -> None:
+    def after_epoch(self, runner: BaseRunner) -> None:
         """An epoch of training or validation has ended."""
 
-    def before_iter(self, runner: Context) -> None:
+    def before_iter(self, runner: BaseRunner) -> None:
         """An iteration of training or validation begins; ``runner.data_batch`` is its batch."""
 
-    def after_iter(self, runner: Context) -> None:
+    def after_iter(self, runner: BaseRunner) -> None:
         """An iteration has ended; ``runner.outputs`` is the result of the model's step."""
 
-    def before_train_epoch(self, runner: Context) -> None:
+    def before_train_epoch(self, runner: BaseRunner) -> None:
         """A pass over the training data begins."""
         self.before_epoch(runner)
 
-    def after_train_epoch(self, runner: Context) -> None:
+    def after_train_epoch(self, runner: BaseRunner) -> None:
         """A pass over the training data has ended."""
         self.after_epoch(runner)
 
-    def before_train_iter(self, runner: Context) -> None:
+    def before_train_iter(self, runner: BaseRunner) -> None:
         """A training step follows."""
         self.before_iter(runner)
 
-    def after_train_iter(self, runner: Context) -> None:
+    def after_train_iter(self, runner: BaseRunner) -> None:
         """A training step was run; the optimizer's hook runs the backward pass here."""
         self.after_iter(runner)
 
-    def before_val_epoch(self, runner: Context) -> None:
+    def before_val_epoch(self, runner: BaseRunner) -> None:
         """A validation begins."""
         self.before_epoch(runner)
 
-    def after_val_epoch(self, runner: Context) -> None:
+    def after_val_epoch(self, runner: BaseRunner) -> None:
         """A validation has ended, and its record is there."""
         self.after_epoch(runner)
 
-    def before_val_iter(self, runner: Context) -> None:
-        """A validation step follows."""
+    def before_val_iter(self, runner: BaseRunner) -> None:
+        """A validation step was run, and its batch is counted next."""
         self.before_iter(runner)
 
-    def after_val_iter(self, runner: Context) -> None:
-        """A validation step was run."""
+    def after_val_iter(self, runner: BaseRunner) -> None:
+        """The batch of a validation step was counted."""
         self.after_iter(runner)
 
-    def after_record(self, runner: Context, record: dict[str, Any]) -> None:
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """A record was made; it is the same on every rank."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,27 +101,27 @@ class Hook:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the result of `state_dict`."""
 
-    def every_n_epochs(self, runner: Context, n: int) -> bool:
+    def every_n_epochs(self, runner: BaseRunner, n: int) -> bool:
         """Return whether the current epoch completes another ``n``; never for ``n`` below 1."""
         return n > 0 and (runner.epoch + 1) % n == 0
 
-    def every_n_iters(self, runner: Context, n: int) -> bool:
+    def every_n_iters(self, runner: BaseRunner, n: int) -> bool:
         """Return whether the current iteration completes another ``n``; never for ``n`` below 1."""
         return n > 0 and (runner.iter + 1) % n == 0
 
-    def every_n_inner_iters(self, runner: Context, n: int) -> bool:
+    def every_n_inner_iters(self, runner: BaseRunner, n: int) -> bool:
         """Return whether the current iteration completes another ``n`` of its pass."""
         return n > 0 and (runner.inner_iter + 1) % n == 0
 
-    def end_of_epoch(self, runner: Context) -> bool:
+    def end_of_epoch(self, runner: BaseRunner) -> bool:
         """Return whether the current iteration is the last of its pass over the loader."""
         return runner.inner_iter + 1 == len(runner.data_loader)
 
-    def is_last_epoch(self, runner: Context) -> bool:
+    def is_last_epoch(self, runner: BaseRunner) -> bool:
         """Return whether the current epoch is the last of the run."""
         return runner.stopped is not None or runner.epoch + 1 == runner.max_epochs
 
-    def is_last_iter(self, runner: Context) -> bool:
+    def is_last_iter(self, runner: BaseRunner) -> bool:
         """Return whether the current iteration is the last of the run's training."""
         return runner.stopped is not None or runner.iter + 1 == runner.max_iters
 
@@ -145,39 +147,25 @@ class IntervalHook(Hook):
         if self.out_dir is not None:
             check_path(f"{type(self).__name__}: out_dir", self.out_dir)
 
-    def act(self, runner: Context) -> None:
+    def act(self, runner: BaseRunner) -> None:
         """Do what the hook is for."""
 
-    def before_run(self, runner: Context) -> None:
-        """Find out where to write."""
+    def before_run(self, runner: BaseRunner) -> None:
+        """Find out where to write, and keep other trainings out of there."""
         self.out_dir = self.out_dir or runner.work_dir
+        name = f"{type(self).__name__}: out_dir"
         if self.out_dir is None and self._writes:
-            raise UsageError(
-                f"{type(self).__name__} has no folder to write in: give out_dir, or a work_dir"
-            )
+            raise UsageError(f"{name} is not given, and the runner has no work_dir; give one")
         if self.out_dir is not None and self._writes:
-            self._check_folder(runner, Path(self.out_dir))
+            runner.use_folder(name, Path(self.out_dir))
 
-    def _check_folder(self, runner: Context, folder: Path) -> None:
-        """Lock a folder; every rank refuses one that rank 0 can't write in, or that is in use."""
-        failure = None
-        if runner.rank == 0:
-            try:
-                check_output_folder(f"{type(self).__name__}: out_dir", folder)
-                runner.locks.take(folder)
-            except UsageError as error:
-                failure = str(error)
-        failure = runner.backend.broadcast_object(failure, src=0)
-        if failure is not None:
-            raise UsageError(failure)
-
-    def after_train_epoch(self, runner: Context) -> None:
+    def after_train_epoch(self, runner: BaseRunner) -> None:
         """Act, if it is due."""
         last = self._at_end and self.is_last_epoch(runner)
         if self.by_epoch and (last or self.every_n_epochs(runner, self.interval)):
             self.act(runner)
 
-    def after_train_iter(self, runner: Context) -> None:
+    def after_train_iter(self, runner: BaseRunner) -> None:
         """Act, if it is due."""
         last = self._at_end and self.is_last_iter(runner)
         if not self.by_epoch and (last or self.every_n_iters(runner, self.interval)):

@@ -1,4 +1,4 @@
-"""Hooks that report on a training: log lines, a JSON log, TensorBoard."""
+"""Hooks that report on a training: log lines, and a JSON log."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import logging
 import math
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from disteval.arguments import check_count, check_output_folder, check_path
-from disteval.errors import LibraryMissingError, UsageError
-from disteval.estimator.context import Context
+from disteval.arguments import check_count
 from disteval.estimator.hooks.hook import Hook
 from disteval.files import write_atomically
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
 
 JSON_LOG = "log.jsonl"
 _TRAINING = "training"
@@ -30,21 +30,21 @@ class LoggerHook(Hook):
     def __init__(self, interval: int = 10) -> None:
         self.interval = check_count(f"{type(self).__name__}: interval", interval)
 
-    def after_train_iter(self, runner: Context) -> None:
+    def after_train_iter(self, runner: BaseRunner) -> None:
         """Log the averages of the last iterations, which are this rank's own."""
         if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
             runner.log_buffer.average(self.interval)
             self.log_iter(runner, runner.log_buffer.output)
 
-    def after_record(self, runner: Context, record: dict[str, Any]) -> None:
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Log a record."""
         if runner.rank == 0:
             self.log_record(runner, record)
 
-    def log_iter(self, runner: Context, averages: dict[str, float]) -> None:
+    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
         """Log averages of the last ``interval`` iterations of rank 0."""
 
-    def log_record(self, runner: Context, record: dict[str, Any]) -> None:
+    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Log a phase's record."""
 
 
@@ -66,12 +66,12 @@ class TextLoggerHook(LoggerHook):
         self._lines = 0  # of this training, in the log
         self._resumed = False  # whether that number is from a checkpoint
 
-    def before_run(self, runner: Context) -> None:
+    def before_run(self, runner: BaseRunner) -> None:
         """Let the lines be seen, and refuse a folder that can't be written or is in use."""
-        if runner.rank == 0 and runner.work_dir is not None:
-            check_output_folder("work_dir", runner.work_dir)
-            runner.locks.take(runner.work_dir)
-            self._drop_later_lines(runner)
+        if runner.work_dir is not None:
+            runner.use_folder("work_dir", runner.work_dir)
+            if runner.rank == 0:
+                self._drop_later_lines(runner)
         if runner.rank == 0 and not runner.logger.hasHandlers():
             handler = logging.StreamHandler(sys.stdout)
             handler.setFormatter(logging.Formatter("%(message)s"))
@@ -79,14 +79,14 @@ class TextLoggerHook(LoggerHook):
             if runner.logger.level == logging.NOTSET:
                 runner.logger.setLevel(logging.INFO)
 
-    def log_iter(self, runner: Context, averages: dict[str, float]) -> None:
+    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
         """Log one line."""
         runner.logger.info(
             "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
             len(runner.data_loader), _text({"lr": runner.first_lr()} | averages),
         )  # fmt: skip
 
-    def log_record(self, runner: Context, record: dict[str, Any]) -> None:
+    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Log one line, unless an estimator shows records; and write a line of JSON."""
         if runner.on_record is None:
             runner.logger.info("%s", _text(record))
@@ -105,7 +105,7 @@ class TextLoggerHook(LoggerHook):
         """Take the result of `state_dict`."""
         self._lines, self._resumed = state["lines"], True
 
-    def _drop_later_lines(self, runner: Context) -> None:
+    def _drop_later_lines(self, runner: BaseRunner) -> None:
         """Remove the lines of this training that follow its checkpoint, and one without an end."""
         assert runner.work_dir is not None
         log = runner.work_dir / JSON_LOG
@@ -124,61 +124,6 @@ class TextLoggerHook(LoggerHook):
             self._lines, self._resumed = own, True
         if kept != lines:
             write_atomically(log, lambda file: file.writelines(kept))
-
-
-class TensorboardLoggerHook(LoggerHook):
-    """Writes scalars for TensorBoard: ``iter/…`` from log lines, ``train/…`` and ``val/…``.
-
-    Args:
-        log_dir: The folder; None for ``tensorboard`` in the runner's ``work_dir``.
-        interval: See `LoggerHook`.
-
-    Raises:
-        LibraryMissingError: TensorBoard is not installed.
-    """
-
-    def __init__(self, log_dir: str | Path | None = None, interval: int = 10) -> None:
-        super().__init__(interval)
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise LibraryMissingError(
-                f"TensorboardLoggerHook needs the package tensorboard ({error}); "
-                f"install it: pip install tensorboard"
-            ) from error
-        self.log_dir = None if log_dir is None else check_path("log_dir", log_dir)
-        self._open = SummaryWriter
-        self._writer: Any = None
-
-    def before_run(self, runner: Context) -> None:
-        """Open the log."""
-        if self.log_dir is None:
-            if runner.work_dir is None:
-                raise UsageError("TensorboardLoggerHook has no folder: give log_dir, or a work_dir")
-            self.log_dir = runner.work_dir / "tensorboard"
-        if runner.rank == 0:
-            check_output_folder("TensorboardLoggerHook: log_dir", self.log_dir)
-            self._writer = self._open(str(self.log_dir))
-
-    def after_run(self, runner: Context) -> None:
-        """Close the log."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def log_iter(self, runner: Context, averages: dict[str, float]) -> None:
-        """Add the averages."""
-        self._add(runner, "iter", averages, runner.iter + 1)
-
-    def log_record(self, runner: Context, record: dict[str, Any]) -> None:
-        """Add the record's numbers."""
-        values = {k: v for k, v in record.items() if k not in ("epoch", "iter", "mode")}
-        self._add(runner, record["mode"], values, record["iter"])
-
-    def _add(self, runner: Context, group: str, values: dict[str, Any], step: int) -> None:
-        for name, value in values.items():
-            if self._writer is not None and isinstance(value, (int, float)):
-                self._writer.add_scalar(f"{group}/{name}", value, step)
 
 
 def _text(values: dict[str, Any]) -> str:

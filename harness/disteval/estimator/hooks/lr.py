@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from disteval.arguments import check_choice, is_count
 from disteval.errors import UsageError
-from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
 
 
 @dataclass(eq=False, kw_only=True)
@@ -22,8 +25,8 @@ class LrHook(Hook):
 
     Args:
         by_epoch: Whether the schedule counts epochs, or else iterations.
-        warmup: How the rate rises at first: ``constant`` at the ratio, ``linear`` from it, or
-            ``exp``; None for no warm-up.
+        warmup: ``linear`` for a rate that rises at first from ``warmup_ratio``; None for no
+            warm-up.
         warmup_iters: The length of the warm-up in iterations, or epochs with ``warmup_by_epoch``.
         warmup_ratio: Above 0, up to 1: the factor of the schedule's rate at the start.
         warmup_by_epoch: Whether ``warmup_iters`` counts epochs.
@@ -41,34 +44,34 @@ class LrHook(Hook):
     def __post_init__(self) -> None:
         if self.warmup is None:
             return
-        check_choice("warmup", self.warmup, ("constant", "linear", "exp"))
+        check_choice("warmup", self.warmup, ("linear",))
         if self.warmup_iters < 1 or not 0 < self.warmup_ratio <= 1:
             raise UsageError(
                 f"warmup needs warmup_iters from 1 up and warmup_ratio above 0 up to 1, not "
                 f"{self.warmup_iters} and {self.warmup_ratio}"
             )
 
-    def get_lr(self, runner: Context, base_lr: float) -> float:
+    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
         """Return the current rate, given a group's first rate; without a schedule this one."""
         return base_lr
 
-    def before_run(self, runner: Context) -> None:
+    def before_run(self, runner: BaseRunner) -> None:
         """Keep every group's first rate."""
         if not runner.optimizers():
             raise UsageError(f"{type(self).__name__} needs a runner with an optimizer")
         for group in runner.parameter_groups():
             group.setdefault("initial_lr", group["lr"])
 
-    def before_train_epoch(self, runner: Context) -> None:
+    def before_train_epoch(self, runner: BaseRunner) -> None:
         """Set the rates of an epoch."""
         self._set(runner)
 
-    def before_train_iter(self, runner: Context) -> None:
+    def before_train_iter(self, runner: BaseRunner) -> None:
         """Set the rates of an iteration."""
         if not self.by_epoch or self.warmup is not None:
             self._set(runner)
 
-    def progress(self, runner: Context) -> tuple[int, int]:
+    def progress(self, runner: BaseRunner) -> tuple[int, int]:
         """Return how far training has come and how far it goes, in epochs or iterations."""
         done, end, unit = runner.iter, runner.max_iters, "iters"
         if self.by_epoch:
@@ -80,7 +83,7 @@ class LrHook(Hook):
             )
         return min(done, end), end
 
-    def _set(self, runner: Context) -> None:
+    def _set(self, runner: BaseRunner) -> None:
         factor = self._warmup_factor(runner.epoch if self.warmup_by_epoch else runner.iter)
         for group in runner.parameter_groups():
             group["lr"] = factor * self.get_lr(runner, group["initial_lr"])
@@ -88,10 +91,7 @@ class LrHook(Hook):
     def _warmup_factor(self, done: int) -> float:
         if self.warmup is None or done >= self.warmup_iters:
             return 1.0
-        left = 1 - done / self.warmup_iters
-        if self.warmup == "linear":
-            return 1 - left * (1 - self.warmup_ratio)
-        return float(self.warmup_ratio ** (left if self.warmup == "exp" else 1))
+        return 1 - (1 - done / self.warmup_iters) * (1 - self.warmup_ratio)
 
 
 @dataclass(eq=False)
@@ -117,7 +117,7 @@ class StepLrHook(LrHook):
         if not steps or not all(is_count(step) for step in steps):
             raise UsageError(f"step must be a whole number from 1 up, or several, not {self.step}")
 
-    def get_lr(self, runner: Context, base_lr: float) -> float:
+    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
         """Return the rate after the steps that are past."""
         done, step = runner.epoch if self.by_epoch else runner.iter, self.step
         past = done // step if isinstance(step, int) else sum(done >= each for each in step)
@@ -136,7 +136,7 @@ class CosineLrHook(LrHook):
     min_lr: float = 0.0
     min_lr_ratio: float | None = None
 
-    def get_lr(self, runner: Context, base_lr: float) -> float:
+    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
         """Return the rate on the cosine."""
         done, end = self.progress(runner)
         last = self.min_lr if self.min_lr_ratio is None else base_lr * self.min_lr_ratio
@@ -155,7 +155,7 @@ class PolyLrHook(LrHook):
     power: float = 1.0
     min_lr: float = 0.0
 
-    def get_lr(self, runner: Context, base_lr: float) -> float:
+    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
         """Return the rate on the curve."""
         done, end = self.progress(runner)
         return float((base_lr - self.min_lr) * (1 - done / end) ** self.power + self.min_lr)

@@ -6,15 +6,17 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from disteval import traces
 from disteval.arguments import check_count
 from disteval.errors import UsageError
-from disteval.estimator.context import Context
 from disteval.estimator.hooks.hook import Hook
+
+if TYPE_CHECKING:
+    from disteval.estimator.runner import BaseRunner
 
 _CLIP = ("max_norm", "norm_type", "error_if_nonfinite", "foreach")
 
@@ -31,8 +33,6 @@ class OptimizerHook(Hook):
         accumulate: The number of batches for each step.
         grad_clip: Arguments of ``torch.nn.utils.clip_grad_norm_``, such as ``max_norm``; the norm
             before clipping is reported as ``grad_norm``. None clips nothing.
-        detect_anomalous_params: Whether to log the names of parameters that got no gradient,
-            whenever these change.
 
     Raises:
         UsageError: ``grad_clip`` has a key that is not known, or lacks ``max_norm``; or
@@ -40,12 +40,10 @@ class OptimizerHook(Hook):
     """
 
     grad_clip: Mapping[str, Any] | None = None
-    detect_anomalous_params: bool = False
     accumulate: int = 1
 
     def __post_init__(self) -> None:
         check_count("OptimizerHook: accumulate", self.accumulate)
-        self._named: list[str] = []
         self._done, self._size = 0, 1  # batches since the last step, and of the current group
         self._local = ExitStack()  # in which gradients stay on this rank
         if self.grad_clip is None:
@@ -55,12 +53,12 @@ class OptimizerHook(Hook):
             wrong = f"does not know {unknown[0]!r}" if unknown else "lacks 'max_norm'"
             raise UsageError(f"grad_clip {wrong}; known are {', '.join(_CLIP)}")
 
-    def before_run(self, runner: Context) -> None:
+    def before_run(self, runner: BaseRunner) -> None:
         """Forget gradients of a run that did not end."""
         self._local.close()
         self._done = 0
 
-    def before_train_iter(self, runner: Context) -> None:
+    def before_train_iter(self, runner: BaseRunner) -> None:
         """Let gradients of a group's batches, but for the last one, stay on this rank."""
         if self._done == 0:
             left = len(runner.data_loader) - runner.inner_iter
@@ -80,7 +78,7 @@ class OptimizerHook(Hook):
             )
         return {}
 
-    def after_train_iter(self, runner: Context) -> None:
+    def after_train_iter(self, runner: BaseRunner) -> None:
         """Run the backward pass, and step at the end of a group of batches."""
         optimizers = runner.optimizers().values()
         if not optimizers:
@@ -95,8 +93,6 @@ class OptimizerHook(Hook):
         if self._done < self._size:
             return
         self._done = 0
-        if self.detect_anomalous_params:
-            self._detect(runner)
         if self.grad_clip is not None:
             clip = [p for p in runner.model.parameters() if p.grad is not None]
             norm = torch.nn.utils.clip_grad_norm_(clip, **self.grad_clip)
@@ -105,18 +101,6 @@ class OptimizerHook(Hook):
             for optimizer in optimizers:
                 optimizer.step()
 
-    def _detect(self, runner: Context) -> None:
-        found = [
-            name
-            for name, parameter in runner.model.named_parameters()
-            if parameter.requires_grad and parameter.grad is None
-        ]
-        if found != self._named and found:
-            runner.logger.warning(
-                "no gradient came to %s: the loss does not depend on them", ", ".join(found)
-            )
-        self._named = found
-
 
 class IterTimerHook(Hook):
     """Reports ``data_time``, the wait for a batch, and ``time``, the whole iteration, in seconds.
@@ -124,16 +108,16 @@ class IterTimerHook(Hook):
     They are this rank's, and appear in log lines but not in records.
     """
 
-    def before_epoch(self, runner: Context) -> None:
+    def before_epoch(self, runner: BaseRunner) -> None:
         """Start the clock."""
         self._begin = time.perf_counter()
 
-    def before_iter(self, runner: Context) -> None:
+    def before_iter(self, runner: BaseRunner) -> None:
         """Report the time until the batch was there."""
         waited = time.perf_counter() - self._begin
         runner.log_buffer.update({"data_time": waited}, record=False)
 
-    def after_iter(self, runner: Context) -> None:
+    def after_iter(self, runner: BaseRunner) -> None:
         """Report the time until the step was done."""
         now = time.perf_counter()
         runner.log_buffer.update({"time": now - self._begin}, record=False)
