@@ -45,15 +45,7 @@ Result = TypeVar("Result")
 
 
 class Entry(NamedTuple):
-    """A checkpoint in the index of its folder.
-
-    Attributes:
-        name: The file's name.
-        epoch: The complete epochs.
-        iter: The complete iterations.
-        training: The training that it belongs to; see `BaseRunner.training`.
-        sha256: Of all its bytes, in hexadecimal digits.
-    """
+    """A checkpoint in the index of its folder; its training is a `BaseRunner.training`."""
 
     name: str
     epoch: int
@@ -63,11 +55,7 @@ class Entry(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a folder and their index; one process at a time may write.
-
-    Args:
-        folder: The folder, which `add` makes if it is missing.
-    """
+    """The checkpoints of a folder and their index; one process at a time may write."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = check_path("folder", folder)
@@ -121,12 +109,8 @@ class Checkpoints:
 
         Args:
             warn: Called with one sentence for each newer one that is damaged.
-            accept: Whether a checkpoint is one of those that are looked for; None for all, which
-                must be of one training.
-
-        Raises:
-            UsageError: The folder has checkpoints of several trainings.
-            WeightsError: It has checkpoints, and no whole one or no index.
+            accept: Says whether a checkpoint is looked for; None stands for all, which must be of
+                one training, and one of which must be whole.
         """
         entries, damaged = self.entries(), list[str]()
         others = [entry for entry in entries if entry.training != entries[-1].training]
@@ -172,9 +156,7 @@ class Checkpoints:
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """Return the newest checkpoint of a folder that is whole; None if there is none.
-
-    Every byte of it was compared with its SHA-256. Damaged files are passed over.
+    """Return the newest checkpoint of a folder whose bytes have their SHA-256; None without any.
 
     Raises:
         UsageError: The folder has checkpoints of several trainings.
@@ -217,15 +199,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def read_state(file: BinaryIO, name: str) -> dict[str, Any]:
-    """Read a checkpoint, or a file with a state dict, from an open file.
-
-    Args:
-        file: The file.
-        name: The beginning of each message.
-
-    Raises:
-        WeightsError: The file is too large or damaged, or holds no weights.
-    """
+    """Read a checkpoint from an open file, see `read_checkpoint`; messages begin with its name."""
     content = read_torch_file(file, name, MAX_FILE_BYTES, "give another file")
     weights = state_dict_of(content)
     if weights is None or not content:
@@ -234,12 +208,7 @@ def read_state(file: BinaryIO, name: str) -> dict[str, Any]:
 
 
 def read_whole_state(path: Path, warn: Callable[[str], object]) -> bytes:
-    """Return the bytes of a checkpoint, or of the newest whole one of a folder.
-
-    Raises:
-        UsageError: The folder has checkpoints of several trainings.
-        WeightsError: There is no whole checkpoint, or it holds weights alone.
-    """
+    """Return the bytes of a checkpoint, or of the newest whole one of a folder."""
     if path.is_dir():
         path = Checkpoints(path).newest(warn) or path / INDEX
     if "rng" not in read_checkpoint(path):
@@ -253,21 +222,12 @@ def read_whole_state(path: Path, warn: Callable[[str], object]) -> bytes:
 def read_together(
     backend: BaseDistBackend, checkpoint: str | Path, warn: Callable[[str], object]
 ) -> tuple[dict[str, Any], str]:
-    """Read a checkpoint on all ranks, which take the same one or raise; every rank must call this.
+    """Return the content and the path of a checkpoint, the same one on every rank, or raise.
 
     Args:
-        backend: Carries messages between the ranks.
+        backend: Carries messages between the ranks, all of which must call this.
         checkpoint: A file; or a folder, of which rank 0 chooses the newest whole checkpoint.
         warn: Called on rank 0 with one sentence for each damaged file.
-
-    Returns:
-        The content, and the path.
-
-    Raises:
-        UsageError: The folder has no checkpoints, or those of several trainings; or ranks read
-            different files.
-        WeightsError: The file can't be read.
-        RankError: It can't be read on some rank.
     """
     path = check_path("checkpoint", checkpoint)
 
@@ -293,15 +253,9 @@ def read_together(
 
 
 def on_rank_0(backend: BaseDistBackend, do: Callable[[], Result], what: str) -> Result:
-    """Return what a function returns on rank 0; every rank must call this, and gets its error.
+    """Return what ``do`` returns on rank 0; every rank must call this, and gets its HarnessError.
 
-    Args:
-        backend: Carries the result.
-        do: The function.
-        what: What it is to do, after "could not".
-
-    Raises:
-        RankError: On every rank, when the function raised another error than a HarnessError.
+    An error of another kind is a RankError, which says that rank 0 could not do ``what``.
     """
     result: Any = None
     error: Exception | None = None
@@ -332,13 +286,13 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 def load_weights(
     model: Any, weights: Mapping[str, torch.Tensor], origin: str, *, strict: bool = False
 ) -> list[str]:
-    """Put weights, whose names may begin with ``module.``, into a model that may be wrapped.
+    """Put weights of the file ``origin`` into a model; names may begin with ``module.``.
 
     Returns:
         The names that are missing or unexpected; these are an error if ``strict``.
 
     Raises:
-        WeightsError: The weights of the file ``origin`` do not fit; the model is unchanged.
+        WeightsError: The weights do not fit; the model is unchanged.
     """
     module: nn.Module = inner(model)
     own = module.state_dict()
@@ -402,10 +356,9 @@ def name_by_class(hooks: Iterable[Any]) -> dict[str, Any]:
     """Return hooks by the names of their classes, with a number from the second of a class on."""
     named: dict[str, Any] = {}
     for hook in hooks:
-        name, turn = type(hook).__name__, 2
-        while name in named:
-            name, turn = f"{type(hook).__name__}#{turn}", turn + 1
-        named[name] = hook
+        name = type(hook).__name__
+        turn = sum(type(other).__name__ == name for other in named.values()) + 1
+        named[name if turn == 1 else f"{name}#{turn}"] = hook
     return named
 
 
@@ -431,12 +384,7 @@ def write_safetensors(
 
 
 def check_template(template: Any, by_epoch: bool) -> str:
-    """Return a template of checkpoints' names; UsageError if it can't be used.
-
-    Args:
-        template: A file name, in which ``{}`` stands for a number; None for the default.
-        by_epoch: Whether the number is that of epochs, or else of iterations.
-    """
+    """Return a template of checkpoints' names, or the default for None, if it can be used."""
     if template is None:
         return "epoch_{}.pt" if by_epoch else "iter_{}.pt"
     name = template.replace("{}", "0", 1) if isinstance(template, str) else ""

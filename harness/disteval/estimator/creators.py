@@ -16,11 +16,7 @@ Creator = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Source:
-    """A creator, its name in messages, and a key that it keeps as long as the estimator lives.
-
-    Raises:
-        UsageError: The creator can't be called, or can't be sent to ranks.
-    """
+    """A creator, its name in messages, and a key that it keeps as long as the estimator lives."""
 
     name: str
     creator: Creator
@@ -51,11 +47,7 @@ class Source:
 
 
 def loader_sources(creators: Any, known: list[Creator]) -> list[Source]:
-    """Return a source for each creator of a loader, and add new creators to the known ones.
-
-    Raises:
-        UsageError: The argument is not a list, or a creator can't be called or sent.
-    """
+    """Return a source for each creator of a loader, and add new creators to the known ones."""
     if not isinstance(creators, Sequence):
         raise UsageError(f"loader creators are given as a list, not as {creators!r}")
     sources = []

@@ -19,9 +19,6 @@ class Distributed(nn.Module):  # type: ignore[misc]
     """A model whose `train_step` averages gradients over the process group; see `distribute`.
 
     The names of its weights begin with ``module.``, as those of DistributedDataParallel do.
-
-    Attributes:
-        module: The model itself.
     """
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
@@ -31,11 +28,7 @@ class Distributed(nn.Module):  # type: ignore[misc]
         self._parallel = (DistributedDataParallel(_TrainStep(model), **options),)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model itself, as for inference.
-
-        Raises:
-            UsageError: For training, whose gradients would not be averaged here.
-        """
+        """Run the model itself, but not for training: gradients would not be averaged here."""
         if self.training and torch.is_grad_enabled():
             raise UsageError(
                 f"the gradients of {type(self.module).__name__} would not be averaged when it is "
@@ -129,10 +122,7 @@ def warn_if_not_averaged(model: Any, backend: BaseDistBackend, logger: logging.L
 
 
 def share_buffers(model: Any, backend: BaseDistBackend) -> None:
-    """Give every rank rank 0's buffers, such as the statistics of batch normalisations.
-
-    Training leaves different ones on each rank, with which ranks would evaluate different models.
-    """
+    """Give every rank rank 0's buffers, such as the statistics of batch normalisations."""
     buffers: dict[str, torch.Tensor] = dict(inner(model).named_buffers())
     if backend.world_size == 1 or not buffers:
         return

@@ -67,32 +67,19 @@ def with_sampler(loader: DataLoader, rank: int, world_size: int, seed: int = 0) 
 
 
 class Whole(NamedTuple):
-    """What `disteval.evaluate` needs of a loader, each of whose samples is evaluated once.
-
-    Attributes:
-        samples: The data set.
-        batch_size: The number of samples in a batch.
-        collate: Returns the loader's batch of a list of samples, as a tuple's only field, so that
-            ``predict`` gets the whole batch.
-        workers: The number of worker processes.
-        back: Returns the batch as the loader gives it.
-    """
+    """What `disteval.evaluate` needs of a loader, each of whose samples is evaluated once."""
 
     samples: Any
     batch_size: int
-    collate: Callable[[list[Any]], Any]
+    collate: Callable[[list[Any]], Any]  # makes a tuple, since predict gets the first field alone
     workers: int
-    back: Callable[[Any], Any]
+    back: Callable[[Any], Any]  # makes the loader's batch of that field
 
 
 def whole(loader: Any) -> Whole:
-    """Return the parts of a loader for validation; ``shuffle`` and ``drop_last`` do not count.
+    """Return the parts of a loader for validation; UsageError if it chooses some of the samples.
 
-    A ``DistributedSampler`` does not count, either: samples are dealt to ranks later.
-
-    Raises:
-        UsageError: The argument is not a ``DataLoader``, its data set is empty, or it chooses some
-            of the samples.
+    Its order, ``drop_last`` and a ``DistributedSampler`` do not count.
     """
     chooser = _chooser(loader)
     dealt_anew = (RandomSampler, SequentialSampler, DistributedSampler)
@@ -144,10 +131,7 @@ def _as_field(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[
 
 
 def sampler_with_epoch(loader: Any) -> Any | None:
-    """Return the object that shuffles a loader by epoch; None if nothing has ``set_epoch``.
-
-    It is the loader's ``sampler``, its ``batch_sampler``, or the latter's ``sampler``.
-    """
+    """Return the sampler or batch sampler of a loader that has ``set_epoch``, if there is one."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     found = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", 0))
     return next((each for each in found if callable(getattr(each, "set_epoch", None))), None)

@@ -93,10 +93,7 @@ class Feed:
         self._reset()
 
     def state(self) -> tuple[dict[str, int], rng.RngState | None]:
-        """Return the place in the loader, and this rank's generators at the start of the pass.
-
-        The generators are None outside of a pass; the place is the same on every rank.
-        """
+        """Return the place in the loader, and within a pass this rank's generators at its start."""
         ended = self.complete
         done = 0 if ended else self.done
         place = {"epoch": self.epoch + ended, "done": done, "length": len(self.loader)}
@@ -132,10 +129,9 @@ class Position:
         self._sampler_seed: int | None = None
 
     def begin(self, entries: list[Entry], epoch: int) -> bool:
-        """Take up a workflow, at the pending state if that belongs to the same workflow.
+        """Take up a workflow, at the pending state if it is that of this workflow.
 
-        Returns:
-            Whether the workflow trains; if not, the pending state is left to the next run.
+        Return whether the workflow trains; if not, the pending state is left to the next run.
         """
         self._workflow = [[entry.mode, entry.times] for entry in entries]
         self.feeds, self.phase, self.done = [], 0, 0

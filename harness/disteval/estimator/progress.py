@@ -13,12 +13,7 @@ _PLAIN = {"epoch", "iter", "mode", "num_samples", "seconds", "correct", "evaluat
 
 
 class Display:
-    """Shows records and, on a terminal, a progress bar, which would only clutter a log file.
-
-    Args:
-        shown: Whether to show anything.
-        on_record: Called with each record.
-    """
+    """Shows records and, on a terminal, a progress bar, which would only clutter a log file."""
 
     def __init__(
         self, shown: bool, on_record: Callable[[dict[str, Any]], None] | None = None

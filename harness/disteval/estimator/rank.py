@@ -42,19 +42,12 @@ class Trainer:
     """The runner of a rank and the loaders that were made for it.
 
     Each public method carries out a call of the estimator, on all ranks at once.
-
-    Raises:
-        UsageError: The creator raised, or its result is not a runner with a torch module.
     """
 
     def __init__(
-        self,
-        backend: BaseDistBackend,
-        creator: Source,
-        config: dict[str, Any],
-        seed: int,
+        self, backend: BaseDistBackend, creator: Source, config: dict[str, Any], seed: int,
         device: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._backend, self._config, self._seed = backend, config, seed
         self._loaders: dict[tuple[int, bool], Any] = {}
         # All ranks draw the same numbers while the model is initialised, and others afterwards.
@@ -80,13 +73,9 @@ class Trainer:
         rng.derive(seed, 0, 1 + backend.rank)
 
     def fit(
-        self,
-        sources: Sequence[Source],
-        workflow: list[tuple[str, int]],
-        max_epochs: int | None,
-        token: str,
-        records: int,
-    ) -> None:
+        self, sources: Sequence[Source], workflow: list[tuple[str, int]], max_epochs: int | None,
+        token: str, records: int,
+    ) -> None:  # fmt: skip
         """Run the workflow; rank 0 sends each record as soon as it is made.
 
         Checkpoints get the fit's ``token``, and count the ``records`` from those that were sent by

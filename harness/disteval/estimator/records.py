@@ -65,16 +65,12 @@ class LogBuffer:
         self._unrecorded: set[str] = set()
 
     def update(self, variables: Mapping[str, Any], count: int = 1, *, record: bool = True) -> None:
-        """Add one value of each variable.
+        """Add one value of each variable: a number, or a tensor with one element.
 
         Args:
-            variables: Numbers, or tensors with one element, by name.
+            variables: The values by name; that of another entry of a record is an error.
             count: Their weight in an average: the number of samples that they are the mean of.
             record: Whether they belong in the phase's record, or in log lines alone.
-
-        Raises:
-            UsageError: A value is not a number, or a record has another entry of the variable's
-                name. Nothing was added.
         """
         for name in variables:
             _check_name("variable", name)

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -195,7 +195,8 @@ class BaseRunner:
             self._set_end(end, phases)
         first, begin, self.stopped = len(self.records), self.iter, None
         self._untrained = fingerprints(self.model) if trains else None
-        with self._folders_locked():  # by the hooks
+        with ExitStack() as stack:
+            stack.callback(self._release_folders)  # which hooks have locked
             self.call_hook("before_run")
             if trains:
                 warn_if_not_averaged(self.model, self.backend, self.logger)
@@ -286,9 +287,6 @@ class BaseRunner:
         """Run a step of the model on a batch, and return its result if nothing is missing from it.
 
         Validation runs on the model itself, in which no rank waits for another.
-
-        Raises:
-            UsageError: The result can't be used; says what is missing.
         """
         name = "train_step" if train else "val_step"
         model = inner(self.model)
@@ -325,15 +323,9 @@ class BaseRunner:
             getattr(hook, stage)(self, *args)
 
     def register_hook(self, hook: Hook, priority: str | int = "NORMAL") -> None:
-        """Attach a hook, after those of the same priority.
+        """Attach a hook, after those of the same priority; hooks are called in rising order.
 
-        Args:
-            hook: An instance of a subclass of `Hook`.
-            priority: A name of `disteval.estimator.hooks.PRIORITIES`, or an integer from 0 to 100;
-                hooks are called in rising order.
-
-        Raises:
-            UsageError: The object is not a hook, or the priority is not known.
+        The priority is a name of `disteval.estimator.hooks.PRIORITIES`, or an integer up to 100.
         """
         if not isinstance(hook, Hook):
             raise UsageError(f"{hook!r} is not a hook; subclass disteval.estimator.hooks.Hook")
@@ -351,11 +343,9 @@ class BaseRunner:
         timer_config: Config = {"type": "IterTimerHook"},  # noqa: B006 - it is only read
         custom_hooks_config: list[Any] | Mapping[str, Any] | Hook | None = None,
     ) -> None:
-        """Attach the usual hooks, each at its usual priority.
+        """Attach the usual hooks, each given as a dict of its arguments, as a `Hook`, or as None.
 
-        Each is given as a dict of its arguments, as a `Hook`, or as None to leave it out.
-        Checkpoints come after hooks of priority ``NORMAL``, so that they hold the state of these,
-        and loggers come last.
+        Checkpoints come after custom hooks, so that they hold the state of these, and loggers last.
 
         Args:
             lr_config: ``dict(policy='step', step=[2])``; policies are ``fixed``, ``step``,
@@ -366,8 +356,8 @@ class BaseRunner:
             log_config: ``dict(interval=10, hooks=[dict(type='TextLoggerHook')])``. ``VERY_LOW``.
             momentum_config: A hook. ``HIGH``.
             timer_config: ``LOW``.
-            custom_hooks_config: A hook, a dict with ``type``, or a list of these; a dict may give a
-                ``priority``, which is ``NORMAL`` otherwise.
+            custom_hooks_config: One or a list; a dict has a ``type``, and may have a ``priority``,
+                ``NORMAL`` otherwise.
 
         Raises:
             UsageError: An entry of a dict is not known. No hook was attached.
@@ -423,12 +413,9 @@ class BaseRunner:
     def use_folder(self, name: str, folder: Path) -> None:
         """Keep other trainings out of a folder until the run ends; every rank must call this.
 
-        Args:
-            name: The name of the argument that gave the folder, for messages.
-            folder: The folder, which is made if it is missing.
-
         Raises:
-            UsageError: On every rank, when rank 0 can't write there, or another training does.
+            UsageError: On every rank, by the argument's name, when rank 0 can't write there, or
+                another training does.
         """
 
         def lock() -> None:
@@ -442,15 +429,11 @@ class BaseRunner:
             on_rank_0(self.backend, lock, f"lock {folder}")
             self._locks.setdefault(folder.resolve(), None)
 
-    @contextmanager
-    def _folders_locked(self) -> Any:
-        try:
-            yield
-        finally:
-            while self._locks:
-                _, lock = self._locks.popitem()
-                if lock is not None:
-                    lock.release()
+    def _release_folders(self) -> None:
+        while self._locks:
+            _, lock = self._locks.popitem()
+            if lock is not None:
+                lock.release()
 
     def save_checkpoint(
         self, out_dir: str | Path, filename_tmpl: str | None = None, save_optimizer: bool = True
@@ -556,12 +539,7 @@ class BaseRunner:
     def _agree(
         self, loaders: Any, workflow: Any, max_epochs: int | None
     ) -> tuple[list[Entry], int | None]:
-        """Check a run's arguments, and that all ranks were given the same.
-
-        Returns:
-            The workflow's entries with their loaders; and the epoch, or iteration, at which
-            training ends, None where nothing is trained.
-        """
+        """Return a run's entries and its end, if they can work and all ranks have the same."""
         entries: list[Entry] = []
         end, error = None, None
         try:

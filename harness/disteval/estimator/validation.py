@@ -117,12 +117,7 @@ def validate(
 
 
 def predict(runner: BaseRunner, loader: Any) -> Any:
-    """Return the model's output for every sample on rank 0; every rank must call this.
-
-    Raises:
-        UsageError: The loader can't be used.
-        RankError: On every rank, when a step failed, or returned no row for each sample.
-    """
+    """Return the model's output for every sample on rank 0; every rank must call this."""
     parts, model = whole(loader), inner(runner.model)
 
     def output(batch: Any) -> Any:
@@ -146,10 +141,9 @@ def predict(runner: BaseRunner, loader: Any) -> Any:
 
 @contextmanager
 def evaluating(model: Any, backend: BaseDistBackend) -> Iterator[None]:
-    """Prepare every rank's model to evaluate alike, and afterwards restore what training uses.
+    """Have every rank's model evaluate, with rank 0's buffers and without gradients.
 
-    Inside, gradients are off and modules are in evaluation mode with rank 0's buffers. Afterwards
-    the modes of modules and the random number generators are as they were.
+    Afterwards the modes of modules and the random number generators are as they were.
     """
     module = inner(model)
     modes = [(each, each.training) for each in module.modules()]
@@ -178,14 +172,9 @@ def report(outputs: Mapping[str, Any], buffer: LogBuffer) -> int:
 def gather_record(
     runner: BaseRunner, mode: str, buffer: LogBuffer, seconds: float, samples: int | None = None
 ) -> Record:
-    """Make the record of a phase with one collective.
+    """Make the record of a phase, in which this rank took so many seconds, with one collective.
 
-    Args:
-        runner: The runner.
-        mode: ``train`` or ``val``.
-        buffer: What steps have reported on this rank.
-        seconds: The time that this rank took.
-        samples: The number of samples on all ranks; None adds up those of the runner's phase.
+    ``samples`` is the number on all ranks; None adds up those of the runner's phase.
     """
     ranks = runner.backend.all_gather_object((runner.samples, seconds, buffer.sums()))
     total = sum(rank[0] for rank in ranks) if samples is None else samples

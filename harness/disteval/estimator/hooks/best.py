@@ -20,16 +20,7 @@ _GREATER = "(?<![a-z])(acc|auroc|correct|precision|top)"  # not "incorrect"
 
 
 class Best:
-    """The best value so far of an entry of validation's records.
-
-    Args:
-        argument: The name of the argument by which the user chose the entry, for messages.
-        entry: The entry.
-        rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
-
-    Raises:
-        UsageError: The rule is not known and can't be derived.
-    """
+    """The best value so far of an entry of validation's records, which an argument has named."""
 
     def __init__(self, argument: str, entry: str, rule: str | None) -> None:
         self._what = f"{argument}={entry!r}"
@@ -84,9 +75,6 @@ class EarlyStoppingHook(Hook):
         patience: The number of validations without a better value after which training ends.
         min_delta: A value counts as better if it is better by more than this.
         rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
-
-    Raises:
-        UsageError: An argument can't work, or there was no validation with that entry.
     """
 
     monitor: str

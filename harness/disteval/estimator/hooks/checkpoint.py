@@ -39,9 +39,6 @@ class CheckpointHook(IntervalHook):
         out_dir: The folder; None for the runner's ``work_dir``.
         filename_tmpl: A file name that ends in ``.pt`` or ``.pth``; ``{}`` stands for the number of
             epochs or iterations. None for ``epoch_{}.pt`` or ``iter_{}.pt``.
-
-    Raises:
-        UsageError: An argument is out of range, or the template can't be used.
     """
 
     interval: int = 1

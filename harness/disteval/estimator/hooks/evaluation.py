@@ -39,9 +39,6 @@ class EvalHook(IntervalHook):
             weights are kept.
         rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
         out_dir: The folder for the best weights; None for the runner's ``work_dir``.
-
-    Raises:
-        UsageError: An argument can't work.
     """
 
     dataloader: Any

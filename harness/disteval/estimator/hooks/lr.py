@@ -25,14 +25,10 @@ class LrHook(Hook):
 
     Args:
         by_epoch: Whether the schedule counts epochs, or else iterations.
-        warmup: ``linear`` for a rate that rises at first from ``warmup_ratio``; None for no
-            warm-up.
+        warmup: ``linear`` for a rate that rises at first; None for no warm-up.
         warmup_iters: The length of the warm-up in iterations, or epochs with ``warmup_by_epoch``.
         warmup_ratio: Above 0, up to 1: the factor of the schedule's rate at the start.
         warmup_by_epoch: Whether ``warmup_iters`` counts epochs.
-
-    Raises:
-        UsageError: ``warmup`` is not known, or a figure is out of range.
     """
 
     by_epoch: bool = True
@@ -84,14 +80,11 @@ class LrHook(Hook):
         return min(done, end), end
 
     def _set(self, runner: BaseRunner) -> None:
-        factor = self._warmup_factor(runner.epoch if self.warmup_by_epoch else runner.iter)
+        done, factor = runner.epoch if self.warmup_by_epoch else runner.iter, 1.0
+        if self.warmup is not None and done < self.warmup_iters:
+            factor = 1 - (1 - done / self.warmup_iters) * (1 - self.warmup_ratio)
         for group in runner.parameter_groups():
             group["lr"] = factor * self.get_lr(runner, group["initial_lr"])
-
-    def _warmup_factor(self, done: int) -> float:
-        if self.warmup is None or done >= self.warmup_iters:
-            return 1.0
-        return 1 - (1 - done / self.warmup_iters) * (1 - self.warmup_ratio)
 
 
 @dataclass(eq=False)
@@ -102,9 +95,6 @@ class StepLrHook(LrHook):
         step: An interval, or the epochs (iterations) of the steps.
         gamma: The factor.
         min_lr: The rate does not fall below it.
-
-    Raises:
-        UsageError: ``step`` is neither an interval nor a list of them.
     """
 
     step: int | Sequence[int]

@@ -33,10 +33,6 @@ class OptimizerHook(Hook):
         accumulate: The number of batches for each step.
         grad_clip: Arguments of ``torch.nn.utils.clip_grad_norm_``, such as ``max_norm``; the norm
             before clipping is reported as ``grad_norm``. None clips nothing.
-
-    Raises:
-        UsageError: ``grad_clip`` has a key that is not known, or lacks ``max_norm``; or
-            ``accumulate`` is not a whole number from 1 up.
     """
 
     grad_clip: Mapping[str, Any] | None = None
