@@ -146,6 +146,17 @@ def test_an_error_of_a_task_is_one_error_for_all_ranks(run: Run, code: str, mess
     assert message in line
 
 
+def test_an_error_of_a_model_is_one_line_where_ranks_are_threads(tmp_path: Path) -> None:
+    code = "\ndef predict(batch):\n    raise ValueError('at a batch')\n"
+    (tmp_path / "own.py").write_text(TASK + code)
+    done = subprocess.run(
+        [sys.executable, "-m", "disteval.cli", "eval", "own:task", "--backend=threads"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    [line] = done.stderr.splitlines()
+    assert (done.returncode, "ValueError: at a batch" in line) == (1, True)
+
+
 def test_a_folder_in_the_environment_is_not_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

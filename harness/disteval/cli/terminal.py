@@ -24,14 +24,14 @@ from disteval.launched import Job, launched_job
 from disteval.report.files import write_run
 from disteval.text import visible
 from disteval.world import exit_now
-from disteval.world.launchers.threads import rank_threads_left
+from disteval.world.launchers.threads import RANK_THREAD, rank_threads_left
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
 
 _LEAST_WIDTH = 80
 
-_LOGGER = logging.getLogger("disteval")
+_LOGGER, _HANDLER = logging.getLogger("disteval"), "disteval.cli"
 
 
 class Commands(click.Group):
@@ -85,7 +85,7 @@ class Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line on streams that may be full or closed."""
-        with printing_safely():
+        with printing_safely(), _warnings_on_stderr():
             return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -201,17 +201,33 @@ def _nothing_on_stdout() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """Print warnings, but not what ranks log: it is hidden in threads as in processes."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.set_name(_HANDLER)
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: record.threadName != RANK_THREAD)
+    _LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+
+
+@contextlib.contextmanager
 def _log_on_stderr() -> Iterator[None]:
     from tqdm.contrib.logging import logging_redirect_tqdm  # which imports asyncio
 
-    handler, level = logging.StreamHandler(sys.stderr), _LOGGER.level
-    _LOGGER.addHandler(handler)
+    for handler in _LOGGER.handlers:
+        if handler.get_name() == _HANDLER:
+            handler.setLevel(logging.INFO)
+            handler.filters.clear()
+    level = _LOGGER.level
     _LOGGER.setLevel(logging.INFO)
     try:
         with logging_redirect_tqdm([_LOGGER]):  # lines stay above progress bars
             yield
     finally:
-        _LOGGER.removeHandler(handler)
         _LOGGER.setLevel(level)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from disteval.world.launchers.base import Launcher
 from disteval.world.rank import serve
 
-_NAME = "rank of a disteval world"
+RANK_THREAD = "rank of a disteval world"
 
 
 class ThreadsLauncher(Launcher):
@@ -34,7 +34,7 @@ class ThreadsLauncher(Launcher):
             ours, theirs = Pipe()
             connections.append(ours)
             thread = threading.Thread(
-                target=_serve, name=_NAME, args=(directory, rank, theirs), daemon=True
+                target=_serve, name=RANK_THREAD, args=(directory, rank, theirs), daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -61,7 +61,7 @@ class ThreadsLauncher(Launcher):
 
 def rank_threads_left() -> bool:
     """Return whether a rank that is a thread of this process has not ended."""
-    return any(thread.name == _NAME for thread in threading.enumerate())
+    return any(thread.name == RANK_THREAD for thread in threading.enumerate())
 
 
 def _serve(directory: Path, rank: int, connection: Connection) -> None:
