@@ -72,7 +72,7 @@ class Borrowed:
         waited = self.source.waited if isinstance(self.source, Indexed) else 0.0
         self._borrower.commit(self._lease, part, waited)
 
-    def keep(self, take: Callable[[], Part]) -> None:
+    def keep(self, commit: Callable[[], None]) -> None:
         """Do nothing: another rank evaluates the lease."""
 
     def total(self) -> int | None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -241,36 +242,96 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
     )
 
 
+@dataclass
 class _Done:
-    """What was done since the last commit."""
+    """What was done since the last commit.
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._counted = Counted()
-        self._contents: dict[int, int | None] = {}
-        self._first: int | None = None
+    Attributes:
+        counted: The samples.
+        contents: The digest of the elements of each part of a stream.
+        first: The number of the first sample.
+    """
 
-    def count(self, batch: Batch) -> None:
-        """Count a batch that metrics and predictions have."""
-        first = int(batch.ids[0])
-        if self._first is None:
-            self._first = first
-        self._counted.add(batch.ids, batch.contents)
-        if self._work.stream is not None:
-            part = first >> SHARD_BITS
-            self._contents[part] = add_contents(self._contents.get(part, 0), batch.contents)
+    counted: Counted = field(default_factory=Counted)
+    contents: dict[int, int | None] = field(default_factory=dict)
+    first: int | None = None
 
-    def take(self, rank: int) -> Part:
-        """Return it as a part of a rank."""
+
+class _Loop:
+    """What the loop does with each batch.
+
+    Args:
+        work: What is evaluated.
+        schedule: Takes what was done.
+
+    Attributes:
+        place: What is being done at present, as an error names it.
+        ids: The samples with which it is done.
+        is_whole: Whether metrics and predictions have the same samples.
+    """
+
+    def __init__(self, work: Work, schedule: Schedule) -> None:
+        self._work, self._schedule, self._done = work, schedule, _Done()
+        self._predict, self._add, self._write = work.task.predict, work.updates.add, work.write
+        if (recorder := traces.current()) is not None:
+            self._predict = recorder.timed(self._predict, "compute", "predict")
+            self._add = recorder.timed(self._add, "metric", "add")
+            self._write = self._write and recorder.timed(self._write, "data", "write")
+        self.place, self.ids = "starting", np.zeros(0, np.int64)
+        self.is_whole, self._is_first = True, True
+
+    def evaluate(self, batch: Batch) -> None:
+        """Evaluate a batch, and give its samples that count to metrics and predictions."""
+        work, ids = self._work, batch.ids
+        self.place, self.ids = "predict", ids
+        outputs = work.canary.first(self._predict, work.inputs_of(batch), batch.rows)
+        work.warn_of_training()
+        check_rows(outputs, batch.rows)
+        if not len(ids):
+            return
+        if len(ids) < batch.rows:
+            outputs = first_rows(outputs, batch.rows, len(ids))
+        with self._schedule.whole():
+            self.is_whole = False
+            self.place = ""  # the updates know better
+            self._add(outputs, batch.real, ids)
+            if self._is_first and self._schedule.is_kept:
+                self.place = "metrics"
+                check_kept(work.task.metrics)
+            self._is_first = False
+            self.place = "predictions"
+            if self._write is not None:
+                self._write(ids, outputs, batch.real)
+            done, first = self._done, int(ids[0])
+            done.counted.add(ids, batch.contents)
+            if done.first is None:
+                done.first = first
+            if work.stream is not None:
+                part = first >> SHARD_BITS
+                done.contents[part] = add_contents(done.contents.get(part, 0), batch.contents)
+            self.is_whole = True
+
+    def commit(self) -> None:
+        """Commit what was done since the last commit."""
         work = self._work
-        return Part(
-            rank, self._counted.packed(), self._counted.certificate(),
-            take_totals(work.task.metrics, self._first or 0),
-            () if work.writer is None else work.writer.take(),
-            {} if work.stream is None else dict(work.stream.lengths),
-            self._contents,
-            work.canary.repeatable,
-        )  # fmt: skip
+        with self._schedule.whole():
+            done, self._done = self._done, _Done()
+            part = Part(
+                self._schedule.rank, done.counted.packed(), done.counted.certificate(),
+                take_totals(work.task.metrics, done.first or 0),
+                () if work.writer is None else work.writer.take(),
+                {} if work.stream is None else dict(work.stream.lengths),
+                done.contents, work.canary.repeatable,
+            )  # fmt: skip
+            self._schedule.commit(part)
+
+    def drop(self) -> None:
+        """Forget what was done since the last commit."""
+        self._done = _Done()
+        for metric in self._work.task.metrics.values():
+            metric.reset_to_sums()
+        if self._work.writer is not None:
+            self._work.writer.drop()
 
 
 def run(work: Work, schedule: Schedule, report: Progress, total: int | None) -> Failure | None:
@@ -282,71 +343,40 @@ def run(work: Work, schedule: Schedule, report: Progress, total: int | None) -> 
         report: Is told of each batch.
         total: The number of samples of this rank, as far as it is known.
     """
-    metrics, rank, source = work.task.metrics, schedule.rank, schedule.source
-    predict, add, write = work.task.predict, work.updates.add, work.write
-    if (recorder := traces.current()) is not None:
-        predict = recorder.timed(predict, "compute", "predict")
-        add = recorder.timed(add, "metric", "add")
-        write = write and recorder.timed(write, "data", "write")
-    done = _Done(work)
-    place, ids, is_whole = "starting", np.zeros(0, np.int64), True
-    is_first = True
+    loop = _Loop(work, schedule)
     try:
-        check_own(metrics)
-        place = "reading"
-        with work.noting(rank):
+        check_own(work.task.metrics)
+        loop.place = "reading"
+        with work.noting(schedule.rank):
             for units in schedule.leases():
                 then = "commit"
-                with closing(source.read(units)) as batches:
+                with closing(schedule.source.read(units)) as batches:
                     for batch in traces.loading(batches, lambda batch: len(batch.ids)):
-                        place, ids = "predict", batch.ids
-                        outputs = work.canary.first(predict, work.inputs_of(batch), batch.rows)
-                        work.warn_of_training()
-                        check_rows(outputs, batch.rows)
-                        if 0 < len(ids) < batch.rows:
-                            outputs = first_rows(outputs, batch.rows, len(ids))
-                        if len(ids):
-                            with schedule.whole():
-                                is_whole = False  # until metrics and predictions have the batch
-                                place = ""
-                                add(outputs, batch.real, ids)
-                                if is_first and schedule.is_kept:
-                                    place = "metrics"
-                                    check_kept(metrics)
-                                is_first = False
-                                place = "predictions"
-                                if write is not None:
-                                    write(ids, outputs, batch.real)
-                                done.count(batch)
-                                is_whole = True
+                        loop.evaluate(batch)
                         schedule.seen += batch.samples
-                        place = "progress"
+                        loop.place = "progress"
                         report(schedule.seen, total)
-                        place = "committing"
+                        loop.place = "committing"
                         then = schedule.after(batch)
                         if then == "drop":
                             break
                         if then == "commit":
-                            with schedule.whole():
-                                schedule.commit(done.take(rank))
-                                done = _Done(work)
-                        place = "reading"
-                place = "committing"
+                            loop.commit()
+                        loop.place = "reading"
+                loop.place = "committing"
                 if then == "drop":
-                    work.drop()
+                    loop.drop()
                 else:
-                    with schedule.whole():
-                        schedule.commit(done.take(rank))
-                done = _Done(work)
-                place = "reading"
+                    loop.commit()
+                loop.place = "reading"
     except BaseException as error:
-        source.give_up()
-        if is_whole and place != "committing":
-            schedule.keep(lambda: done.take(rank))
+        schedule.source.give_up()
+        if loop.is_whole and loop.place != "committing":
+            schedule.keep(loop.commit)
         if not isinstance(error, Exception):
             raise
-        failure = _failure(place or work.updates.doing, ids, error)
-        log_failure(rank, failure)  # the other ranks hear of it after their last batch
+        failure = _failure(loop.place or work.updates.doing, loop.ids, error)
+        log_failure(schedule.rank, failure)  # the other ranks hear of it after their last batch
         return failure
     return None
 

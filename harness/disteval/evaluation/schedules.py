@@ -67,7 +67,7 @@ class Schedule(Protocol):
         """Commit what was done since the last commit."""
         ...
 
-    def keep(self, take: Callable[[], Part]) -> None:
+    def keep(self, commit: Callable[[], None]) -> None:
         """Commit what was done before this rank failed or was interrupted, if that may be."""
         ...
 
@@ -146,12 +146,11 @@ class Fixed:
             self._log.commit(part)
         self._parts = merged([*self._parts, part])
 
-    def keep(self, take: Callable[[], Part]) -> None:
+    def keep(self, commit: Callable[[], None]) -> None:
         """Commit what was done before this rank failed, if there is a ledger."""
         if self._log is not None:
             try:
-                with self.whole():
-                    self.commit(take())
+                commit()
             except Exception as error:  # the failure that ends the evaluation is reported already
                 _log.warning("what was done last can't be kept: %s", describe_error(error))
 

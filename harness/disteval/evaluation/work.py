@@ -143,13 +143,6 @@ class Work:
             found["limit"] = str(self.form.limit)
         return found
 
-    def drop(self) -> None:
-        """Forget what metrics and predictions got since the last commit."""
-        for metric in self.task.metrics.values():
-            metric.reset_to_sums()
-        if self.writer is not None:
-            self.writer.drop()
-
     def inputs_of(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the positional and the named arguments that ``predict`` gets of a batch."""
         inputs = batch.filled[0] if isinstance(batch.filled, tuple) else batch.filled
