@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from disteval import ByLength, HarnessError, RankError, UsageError, evaluate
 from disteval.data import ShardedStream
-from disteval.metrics import Accuracy, Mean
+from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.thread_world import run_ranks, values
@@ -49,6 +49,16 @@ class Unsized(list[Any]):
 
     def __len__(self) -> int:
         raise OSError("the index is not there")
+
+
+class Kept(BaseMetric):
+    """A metric of entries that update makes."""
+
+    def add(self, entries: Any) -> None:
+        self._extend(entries)
+
+    def compute_metric(self, results: Any) -> Any:
+        return len(results)
 
 
 def predict(batch: Any) -> Any:
@@ -132,6 +142,11 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "ranks that are threads share a metric": (
         {"metrics": {"shared": Accuracy()}}, 0, "'shared' .*threads",
+    ),
+    "the entries of a metric can't be sent": (
+        {"metrics": ByRank(lambda rank: {"kept": Kept()}),
+         "update": lambda out, batch: ([threading.Lock() for _ in out],)},
+        1, "committing.*pickle.*lock",  # rank 0 sends none
     ),
     "the length of a sample is not known": (
         {"by_length": ByLength(lambda sample: 3 if sample["x"] < 7 else 1 // 0)},

@@ -27,6 +27,7 @@ from disteval.evaluation.result import Completed, Outcome, outcome_of
 from disteval.evaluation.work import Work
 from disteval.identity import held_by_all
 from disteval.ledger import Ledger, Log, Part, merged, open_ledger, stored_of
+from disteval.metrics.totals import pack_totals
 from disteval.plain import packed
 
 _log = logging.getLogger("disteval")
@@ -142,6 +143,8 @@ class Fixed:
     def commit(self, part: Part) -> None:
         """Keep a part, on the disk if there is a ledger."""
         self._last = time.monotonic()
+        if self.rank:  # it is sent, and what can't be packed is told as other errors of the loop
+            part = part._replace(states=pack_totals(part.states))
         if self._log is not None and (part.ids or part.lengths):
             self._log.commit(part)
         self._parts = merged([*self._parts, part])
