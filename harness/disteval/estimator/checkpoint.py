@@ -141,10 +141,10 @@ class Checkpoints:
     def check(self, name: str) -> None:
         """Raise WeightsError if the index has another SHA-256 than that of a file."""
         try:
-            known = {entry.name: entry for entry in self.entries()}
+            known = {entry.name: entry.sha256 for entry in self.entries()}
         except WeightsError:  # torch's own archive has checksums, too
             return
-        if name in known and sha256_of(self._folder / name) != known[name].sha256:
+        if name in known and sha256_of(self._folder / name) != known[name]:
             raise WeightsError(
                 f"checkpoint {self._folder / name} is damaged: its bytes do not have the SHA-256 "
                 f"in {INDEX}; give the folder, and its newest whole checkpoint is taken"
@@ -179,23 +179,18 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = check_path("the path of a checkpoint", path)
     name = f"checkpoint {path}"
-    if not path.is_file():
-        raise WeightsError(f"{name} does not exist or is not a file; give one that does")
     try:
         check_size(name, path.stat().st_size, MAX_FILE_BYTES)
-        if path.suffix == ".safetensors":
-            packed = path.read_bytes()
-            check_digest(packed, name)
-            return {"state_dict": safetensors.torch.load(packed)}
         Checkpoints(path.parent).check(path.name)
         with path.open("rb") as file:
-            return read_state(file, name)
+            if path.suffix != ".safetensors":
+                return read_state(file, name)
+            check_digest(packed := file.read(), name)
+        return {"state_dict": safetensors.torch.load(packed)}
     except SafetensorError as error:
         raise WeightsError(f"{name} is damaged ({error}); give another file") from error
     except OSError as error:
-        raise WeightsError(
-            f"{name} can't be read ({error.strerror}); correct that, or give another file"
-        ) from error
+        raise WeightsError(f"{name} can't be read: {error.strerror}; give another file") from error
 
 
 def read_state(file: BinaryIO, name: str) -> dict[str, Any]:
@@ -207,16 +202,12 @@ def read_state(file: BinaryIO, name: str) -> dict[str, Any]:
     return {**(content if "state_dict" in content else {}), "state_dict": weights}
 
 
-def read_whole_state(path: Path, warn: Callable[[str], object]) -> bytes:
-    """Return the bytes of a checkpoint, or of the newest whole one of a folder."""
-    if path.is_dir():
-        path = Checkpoints(path).newest(warn) or path / INDEX
-    if "rng" not in read_checkpoint(path):
-        raise WeightsError(
-            f"{path} holds weights alone, so training can't be resumed from it; give a file of "
-            f"save() or of a checkpoint hook, or load the weights in runner_creator"
-        )
-    return path.read_bytes()
+def chosen(path: Path, warn: Callable[[str], object]) -> Path:
+    """Return the path of a file, or that of the newest whole checkpoint of a folder."""
+    found = Checkpoints(path).newest(warn) if path.is_dir() else path
+    if found is None:
+        raise UsageError(f"{path} has no checkpoint to continue from; give another folder")
+    return found
 
 
 def read_together(
@@ -230,17 +221,8 @@ def read_together(
         warn: Called on rank 0 with one sentence for each damaged file.
     """
     path = check_path("checkpoint", checkpoint)
-
-    def choose() -> Path:
-        if not path.is_dir():
-            return path
-        found = Checkpoints(path).newest(warn)
-        if found is None:
-            raise UsageError(f"{path} has no checkpoint to continue from; give another folder")
-        return found
-
-    chosen = on_rank_0(backend, choose, f"read {path}")
-    path = chosen if path.is_dir() else path  # which other ranks may call otherwise
+    found = on_rank_0(backend, lambda: chosen(path, warn), f"read {path}")
+    path = found if path.is_dir() else path  # which other ranks may call otherwise
     content: dict[str, Any] = {}
     error: Exception | None = None
     try:
@@ -318,31 +300,23 @@ def resume_model(
     model: Any, optimizers: Mapping[str, Any], state: Mapping[str, Any], origin: str
 ) -> None:
     """Give a model and its optimizers the state of the checkpoint ``origin``, if it fits."""
-    lacking = [key for key in _NEEDED if key not in state]
-    if lacking:
+    if lacking := [key for key in _NEEDED if key not in state]:
         raise WeightsError(
             f"{origin} lacks {', '.join(lacking)}, so training can't be resumed from it; "
             f"load_checkpoint takes its weights alone"
         )
-    states = state.get("optimizer", {})
-    fresh = "resume_optimizer=False continues with a fresh one"
-    if set(optimizers) - set(states):
-        raise WeightsError(
-            f"{origin} lacks the state of an optimizer: it has {list(states)}, and the runner "
-            f"{list(optimizers)}; {fresh}"
-        )
+    states = copy.deepcopy(state.get("optimizer", {}))
     for name, each in optimizers.items():
-        kind = states[name].get(_CLASS, type(each).__name__)
+        kind = states.get(name, {}).pop(_CLASS, "no optimizer")
         if kind != type(each).__name__:
             raise WeightsError(
                 f"{origin} has the state of {kind}, and the optimizer {name!r} of the runner is "
-                f"{type(each).__name__}; {fresh}"
+                f"{type(each).__name__}; resume_optimizer=False continues with a fresh one"
             )
     load_weights(model, state["state_dict"], origin, strict=True)
     for name, each in optimizers.items():
-        own = {key: part for key, part in states[name].items() if key != _CLASS}
         try:
-            each.load_state_dict(copy.deepcopy(own))
+            each.load_state_dict(states[name])
         except ValueError as error:
             raise WeightsError(f"{origin} does not fit the optimizer {name!r}: {error}") from error
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from disteval import arguments
-from disteval.errors import RankError, UsageError, WorldError
+from disteval.errors import RankError, UsageError, WeightsError, WorldError
 from disteval.estimator import rank
-from disteval.estimator.checkpoint import read_whole_state
-from disteval.estimator.creators import Creator, Source, loader_sources
+from disteval.estimator.checkpoint import chosen, read_checkpoint
 from disteval.estimator.progress import Display
+from disteval.estimator.rank import Creator, Source, loader_sources
 from disteval.estimator.records import Record
 from disteval.estimator.runner import check_workflow
 from disteval.files import write_atomically
@@ -228,10 +228,15 @@ class Estimator:
             WeightsError: The file is missing or damaged, holds weights alone, or does not fit the
                 runner; or the folder has no whole checkpoint.
         """
-        data = read_whole_state(arguments.check_path("path", path), _log.warning)
+        path = chosen(arguments.check_path("path", path), _log.warning)
+        if "rng" not in read_checkpoint(path):
+            raise WeightsError(
+                f"{path} holds weights alone, so training can't be resumed from it; give a file of "
+                f"save() or of a checkpoint hook, or load the weights in runner_creator"
+            )
         if not self._world.is_open:
             self._start()
-        self._order("load", data)
+        self._order("load", path.read_bytes())
 
     def get_model(self) -> Any:
         """Return a copy of the trained model, on the CPU and ready to evaluate."""

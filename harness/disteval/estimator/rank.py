@@ -8,17 +8,18 @@ from __future__ import annotations
 import copy
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from disteval.contract import BaseDistBackend
-from disteval.errors import UsageError
+from disteval.errors import HarnessError, UsageError
 from disteval.estimator import rng
 from disteval.estimator.checkpoint import Checkpoints, read_checkpoint, read_state, save_state
-from disteval.estimator.creators import Source
 from disteval.estimator.distributed import averages_gradients, distribute, inner
 from disteval.estimator.hooks import CheckpointHook
 from disteval.estimator.loaders import whole, with_sampler
@@ -29,6 +30,55 @@ from disteval.metrics.base import BaseMetric
 from disteval.world import report_progress, send_note
 
 _FIT = "fit"  # the key in a runner's meta
+
+
+Creator = Callable[[dict[str, Any]], Any]
+"""A function that makes a runner or a loader from the estimator's ``config``."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A creator, its name in messages, and a key that it keeps as long as the estimator lives."""
+
+    name: str
+    creator: Creator
+    key: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.creator):
+            raise UsageError(f"{self.name} must be a function of a config, not {self.creator!r}")
+        try:
+            cloudpickle.dumps(self.creator)
+        except Exception as error:  # pickling runs code of the objects that the creator holds
+            raise UsageError(
+                f"{self.name} can't be sent to ranks ({type(error).__name__}: {error}); have it "
+                f"create its objects from the config, when it is called"
+            ) from error
+
+    def call(self, config: dict[str, Any]) -> Any:
+        """Return the creator's result for a copy of the config; UsageError if it has none."""
+        try:
+            made = self.creator(dict(config))
+        except HarnessError:
+            raise
+        except Exception as error:  # the creator is the user's code
+            raise UsageError(f"{self.name} raised {type(error).__name__}: {error}") from error
+        if made is None:
+            raise UsageError(f"{self.name} returned None; does it lack a return statement?")
+        return made
+
+
+def loader_sources(creators: Any, known: list[Creator]) -> list[Source]:
+    """Return a source for each creator of a loader, and add new creators to the known ones."""
+    if not isinstance(creators, Sequence):
+        raise UsageError(f"loader creators are given as a list, not as {creators!r}")
+    sources = []
+    for at, creator in enumerate(creators):
+        name = f"loader creator {at} ({getattr(creator, '__name__', 'without a name')})"
+        if creator not in known:
+            known.append(creator)
+        sources.append(Source(name, creator, known.index(creator)))
+    return sources
 
 
 class _Lines(logging.Handler):

@@ -15,13 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from disteval import traces
-from disteval.arguments import (
-    check_choice,
-    check_count,
-    check_output_folder,
-    check_path,
-    unwritable,
-)
+from disteval.arguments import check_choice, check_count, check_path, unwritable
 from disteval.contract import BaseDistBackend
 from disteval.errors import TrainingError, UsageError
 from disteval.estimator import rng
@@ -50,16 +44,12 @@ from disteval.estimator.position import Entry, Feed, Position
 from disteval.estimator.records import LogBuffer, Record, named_metrics, number
 from disteval.estimator.validation import gather_record, report, validate
 from disteval.evaluation.agreement import agree
-from disteval.files import FolderLock, lock_folder
+from disteval.files import lock_folder
 from disteval.metrics import BaseMetric
 
 Workflow = Sequence[tuple[str, int]]
 
 _ONLY = "optimizer"  # the name of a runner's single optimizer
-_NEEDED = {
-    "log_vars": "a dict of numbers to report",
-    "num_samples": "the number of samples in the batch",
-}
 
 
 class BaseRunner:
@@ -156,7 +146,7 @@ class BaseRunner:
         self.training = secrets.token_hex(8)
         self._backend = backend
         self._position = Position(self.by_epoch)
-        self._locks: dict[Path, FolderLock | None] = {}
+        self._stack, self._folders = ExitStack(), set[Path]()
         self._generators: rng.RngState | None = None  # with which the next run begins
         self._untrained: list[tuple[int, Any]] | None = None  # fingerprints before the first step
 
@@ -195,8 +185,8 @@ class BaseRunner:
             self._set_end(end, phases)
         first, begin, self.stopped = len(self.records), self.iter, None
         self._untrained = fingerprints(self.model) if trains else None
-        with ExitStack() as stack:
-            stack.callback(self._release_folders)  # which hooks have locked
+        with self._stack:  # of locks that the hooks take
+            self._folders.clear()
             self.call_hook("before_run")
             if trains:
                 warn_if_not_averaged(self.model, self.backend, self.logger)
@@ -419,21 +409,16 @@ class BaseRunner:
         """
 
         def lock() -> None:
-            check_output_folder(name, folder)
             try:
-                self._locks[folder.resolve()] = lock_folder(folder)
+                found = lock_folder(folder)
             except OSError as error:
                 raise unwritable(name, folder, error) from error
+            if found is not None:
+                self._stack.callback(found.release)
 
-        if folder.resolve() not in self._locks:
+        if folder.resolve() not in self._folders:
             on_rank_0(self.backend, lock, f"lock {folder}")
-            self._locks.setdefault(folder.resolve(), None)
-
-    def _release_folders(self) -> None:
-        while self._locks:
-            _, lock = self._locks.popitem()
-            if lock is not None:
-                lock.release()
+            self._folders.add(folder.resolve())
 
     def save_checkpoint(
         self, out_dir: str | Path, filename_tmpl: str | None = None, save_optimizer: bool = True
@@ -520,10 +505,10 @@ class BaseRunner:
             WeightsError: The checkpoint is missing, damaged or incomplete, or does not fit.
             RankError: On every rank, when some rank can't read it.
         """
-        state, origin = checkpoint, "the state"
+        state, name = checkpoint, "the state"
         if not isinstance(state, Mapping):
-            state, origin = read_together(self.backend, state, self.logger.warning)
-        resume_model(self.model, self.optimizers() if resume_optimizer else {}, state, origin)
+            state, name = read_together(self.backend, state, self.logger.warning)
+        resume_model(self.model, self.optimizers() if resume_optimizer else {}, state, name)
         self.epoch, self.iter = state["epoch"], state["iter"]
         self.training = state.get("meta", {}).get("training", self.training)
         hooks = name_by_class(self.hooks)
@@ -653,30 +638,29 @@ class IterBasedRunner(BaseRunner):
 
 def check_workflow(workflow: Any) -> list[tuple[str, int]]:
     """Return the entries of a workflow; UsageError if they are not pairs of a mode and a count."""
-    if not isinstance(workflow, Sequence) or isinstance(workflow, str) or not workflow:
+    is_list = isinstance(workflow, Sequence) and not isinstance(workflow, str) and len(workflow) > 0
+    if not is_list or any(isinstance(e, str) or len(e) != 2 for e in workflow):
         raise UsageError(
-            f"a workflow is a list such as [('train', 1), ('val', 1)], not {workflow!r}"
+            f"a workflow is a list of pairs such as [('train', 1), ('val', 1)], not {workflow!r}"
         )
-    entries = []
-    for entry in workflow:
-        if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
-            raise UsageError(f"a workflow's entry is a pair such as ('train', 1), not {entry!r}")
-        mode = check_choice("the workflow's mode", entry[0], ("train", "val"))
-        entries.append((mode, check_count(f"the workflow's count for {mode!r}", entry[1])))
-    return entries
+    return [
+        (
+            check_choice("the workflow's mode", mode, ("train", "val")),
+            check_count(f"the workflow's count for {mode!r}", times),
+        )
+        for mode, times in workflow
+    ]
 
 
 def _checked(outputs: Any, origin: str, *, loss: bool = False) -> dict[str, Any]:
-    needed = ({"loss": "a tensor with one element"} if loss else {}) | _NEEDED
-    if not isinstance(outputs, Mapping):
+    needed = [*(["loss"] if loss else []), "log_vars", "num_samples"]
+    has = list(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+    missing = [key for key in needed if key not in has or outputs[key] is None]
+    if missing:
         raise UsageError(
-            f"{origin} returned {type(outputs).__name__}; it must return a dict with "
+            f"{origin} returned {has}, without {missing[0]!r}; it must return a dict with "
             f"{', '.join(needed)}"
         )
-    for key, meaning in needed.items():
-        if outputs.get(key) is None:
-            has = ", ".join(map(str, outputs)) or "nothing"
-            raise UsageError(f"{origin} returned a dict without {key!r}, {meaning}; it has {has}")
     if loss and not callable(getattr(outputs["loss"], "backward", None)):
         raise UsageError(f"the loss of {origin} must be a tensor, not {outputs['loss']!r}")
     if not isinstance(outputs["log_vars"], Mapping):

@@ -4,7 +4,7 @@ from disteval.estimator.hooks.best import EarlyStoppingHook
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
-from disteval.estimator.hooks.logger import LoggerHook, TextLoggerHook
+from disteval.estimator.hooks.logger import TextLoggerHook
 from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
 from disteval.estimator.hooks.optimizer import IterTimerHook, OptimizerHook
 
@@ -16,7 +16,6 @@ __all__ = [
     "EvalHook",
     "Hook",
     "IterTimerHook",
-    "LoggerHook",
     "LrHook",
     "OptimizerHook",
     "PolyLrHook",

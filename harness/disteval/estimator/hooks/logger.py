@@ -20,35 +20,7 @@ JSON_LOG = "log.jsonl"
 _TRAINING = "training"
 
 
-class LoggerHook(Hook):
-    """Calls `log_iter` every few iterations and `log_record` for each record, on rank 0 alone.
-
-    Args:
-        interval: Training iterations of an epoch between two log lines.
-    """
-
-    def __init__(self, interval: int = 10) -> None:
-        self.interval = check_count(f"{type(self).__name__}: interval", interval)
-
-    def after_train_iter(self, runner: BaseRunner) -> None:
-        """Log the averages of the last iterations, which are this rank's own."""
-        if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
-            runner.log_buffer.average(self.interval)
-            self.log_iter(runner, runner.log_buffer.output)
-
-    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
-        """Log a record."""
-        if runner.rank == 0:
-            self.log_record(runner, record)
-
-    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
-        """Log averages of the last ``interval`` iterations of rank 0."""
-
-    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
-        """Log a phase's record."""
-
-
-class TextLoggerHook(LoggerHook):
+class TextLoggerHook(Hook):
     """Writes log lines by the runner's logger, and records to ``work_dir/log.jsonl``, one a line.
 
     Each line also says to which training it belongs. When a training continues from a checkpoint,
@@ -58,11 +30,12 @@ class TextLoggerHook(LoggerHook):
     False.
 
     Args:
-        interval: See `LoggerHook`.
+        interval: Training iterations of an epoch between two log lines, which have the averages of
+            these on rank 0.
     """
 
     def __init__(self, interval: int = 10) -> None:
-        super().__init__(interval)
+        self.interval = check_count("TextLoggerHook: interval", interval)
         self._lines = 0  # of this training, in the log
         self._resumed = False  # whether that number is from a checkpoint
 
@@ -79,19 +52,23 @@ class TextLoggerHook(LoggerHook):
             if runner.logger.level == logging.NOTSET:
                 runner.logger.setLevel(logging.INFO)
 
-    def log_iter(self, runner: BaseRunner, averages: dict[str, float]) -> None:
-        """Log one line."""
-        runner.logger.info(
-            "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
-            len(runner.data_loader), _text({"lr": runner.first_lr()} | averages),
-        )  # fmt: skip
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        """Log one line, if it is due."""
+        if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
+            runner.log_buffer.average(self.interval)
+            runner.logger.info(
+                "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
+                len(runner.data_loader),
+                _text({"lr": runner.first_lr()} | runner.log_buffer.output),
+            )  # fmt: skip
 
-    def log_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Log one line, unless an estimator shows records; and write a line of JSON."""
+        if runner.rank > 0:
+            return
         if runner.on_record is None:
             runner.logger.info("%s", _text(record))
         if runner.work_dir is not None:
-            runner.work_dir.mkdir(parents=True, exist_ok=True)
             plain = {key: _plain(value) for key, value in record.items()}
             with (runner.work_dir / JSON_LOG).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({**plain, _TRAINING: runner.training}) + "\n")
