@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval import HarnessError, UsageError, WeightsError, WorldError
+from disteval import UsageError, WeightsError, WorldError
 from disteval.metrics import Accuracy, CrossEntropy
 
 from suites.helpers.needs import framework, needs
@@ -88,51 +88,23 @@ def test_predict_returns_each_sample_once_in_the_order_of_the_data(trained: Any)
 
 
 class Predicting(tiny.Tiny):
-    """A model whose outputs are no row for each sample, in the way that a loader has named."""
-
-    how = ""
+    """Returns two rows for each sample, but for the last sample of a batch of five."""
 
     def predict_step(self, batch: Any) -> Any:
-        return (OUTPUTS | TWICE)[self.how][0](self(batch[0]))
+        rows = self(batch[0])[: 4 if len(batch[0]) == 5 else None]
+        return rows, 2 * rows
 
 
-TWICE = {"two tensors": (lambda rows: (rows, 2 * rows), "")}
-OUTPUTS = {
-    "nothing": (lambda rows: None, "None"),
-    "by name": (lambda rows: dict(zip("abcd", rows, strict=False)), "under 'a'"),
-    "a number": (lambda rows: rows.mean(), "number"),
-    "too few rows": (lambda rows: rows[1:], "5 samples .* 4 rows"),
-}
-
-
-def predicting(config: Any) -> EpochBasedRunner:
-    return EpochBasedRunner(Predicting())
-
-
-def twelve(how: str) -> Any:
-    def creator(config: Any) -> Any:
-        Predicting.how = how
-        return torch.utils.data.DataLoader(tiny.samples(12), 5)
-
-    return creator
-
-
-@pytest.fixture(scope="module")
-def predictor() -> Iterator[Estimator]:
-    with Estimator(predicting, {}, "local", 1, progress=False) as estimator:
-        yield estimator
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_an_output_without_a_row_for_each_sample_is_refused(
-    predictor: Estimator, name: str
-) -> None:
-    with pytest.raises(HarnessError, match=OUTPUTS[name][1]):
-        predictor.predict(twelve(name))
-
-
-def test_an_output_of_several_tensors_has_as_many_arrays(predictor: Estimator) -> None:
-    one, other = predictor.predict(twelve("two tensors"))
+def test_an_output_has_a_row_of_each_tensor_for_each_sample() -> None:
+    creators = [
+        lambda config, size=size: torch.utils.data.DataLoader(tiny.samples(12), size)
+        for size in (4, 5)
+    ]
+    runner = lambda config: EpochBasedRunner(Predicting())  # noqa: E731
+    with Estimator(runner, {}, "local", 1, progress=False) as estimator:
+        one, other = estimator.predict(creators[0])
+        with pytest.raises(WorldError, match=r"5 samples .* 4 rows"):
+            estimator.predict(creators[1])
     assert one.shape == (12, 3) and (other == 2 * one).all()
 
 

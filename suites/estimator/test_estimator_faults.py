@@ -125,3 +125,18 @@ def test_no_worker_outlives_its_driver(tmp_path: Path) -> None:
     finally:
         driver.kill()
         driver.communicate()
+
+
+@needs("ray")
+def test_ray_trains_as_local_processes_do_and_replaces_a_killed_worker(
+    undisturbed: Any, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, KILLED)
+    options = {"max_failures": 1, "world_size": 2, "progress": False}
+    with Estimator(tiny.runner, config, "ray", **options) as estimator:
+        records = estimator.fit(CREATORS, WORKFLOW)
+        assert estimator.evaluate(tiny.validation)["correct"] == records[-1]["correct"]
+        estimator.save(tmp_path / "end.pt")
+    assert (tmp_path / "once").exists()
+    assert tiny.facts(records) == tiny.facts(undisturbed[0])
+    tiny.assert_same_state(tmp_path / "end.pt", undisturbed[1])
