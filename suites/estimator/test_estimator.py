@@ -264,16 +264,16 @@ def test_fit_refuses_what_can_not_work(trained: Any, arguments: Any, told: str) 
 
 
 def test_no_process_stays_and_a_saved_state_revives_an_estimator(tmp_path: Path) -> None:
-    estimator = local()
+    estimator = local({"work_dir": str(tmp_path), "checkpoints": {}})
     pids = pids_of(estimator)
     estimator.fit(CREATORS, WORKFLOW, max_epochs=1)
-    estimator.save(tmp_path / "state.pt")
+    estimator.save(tmp_path / "epoch_1.pt")  # in the place of a checkpoint
     estimator.shutdown()
     estimator.shutdown()
     assert wait_for(lambda: not any(is_running(pid) for pid in pids))
     with pytest.raises(WorldError, match=r"load\(\)"):
         estimator.fit(CREATORS, WORKFLOW)
     with estimator:
-        estimator.load(tmp_path / "state.pt")
+        estimator.load(tmp_path / "epoch_1.pt")
         records = estimator.fit(CREATORS, WORKFLOW, max_epochs=2)
     assert [record["epoch"] for record in records] == [2, 2]

@@ -10,7 +10,8 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -94,12 +95,19 @@ class Checkpoints:
         own = Entry(name, state["epoch"], state["iter"], training, sha256_of(path))
         self._write([*others, own])
 
-    def remove(self, names: Iterable[str]) -> None:
+    def renew(self, name: str) -> None:
+        """Enter the bytes of a file that was replaced, if the index lists it."""
+        with suppress(WeightsError):  # a damaged one lists nothing
+            entries = {entry.name: entry for entry in self.entries()}
+            if name in entries:
+                entries[name] = entries[name]._replace(sha256=sha256_of(self._folder / name))
+                self._write([*entries.values()])
+
+    def remove(self, names: Sequence[str]) -> None:
         """Delete checkpoints."""
-        gone = set(names)
-        if gone:
-            self._write([entry for entry in self.entries() if entry.name not in gone])
-        for name in gone:
+        if names:
+            self._write([entry for entry in self.entries() if entry.name not in names])
+        for name in names:
             (self._folder / name).unlink(missing_ok=True)
 
     def newest(

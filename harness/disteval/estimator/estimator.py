@@ -11,7 +11,7 @@ from typing import Any
 from disteval import arguments
 from disteval.errors import RankError, UsageError, WeightsError, WorldError
 from disteval.estimator import rank
-from disteval.estimator.checkpoint import chosen, read_checkpoint
+from disteval.estimator.checkpoint import Checkpoints, chosen, read_checkpoint
 from disteval.estimator.progress import Display
 from disteval.estimator.rank import Creator, Source, loader_sources
 from disteval.estimator.records import Record
@@ -142,21 +142,19 @@ class Estimator:
         token = secrets.token_hex(8)
         beginning = self._order("save")[0] if self.max_failures else b""
         records: list[Record] = []
-        failures = 0
-        lost: WorldError | None = None
+        lost: list[WorldError] = []
         while True:
             try:
-                if lost is not None:
-                    self._go_back(token, beginning, records, lost)
+                if lost:
+                    self._go_back(token, beginning, records, lost[-1])
                 order = (sources, entries, max_epochs, token, len(records))
                 with Display(self._progress, records.append) as display:
                     self._order("fit", *order, display=display)
                 return records
             except WorldError as error:
-                failures += 1
-                if failures > self.max_failures:
+                lost.append(error)
+                if len(lost) > self.max_failures:
                     raise
-                lost = error
 
     def evaluate(
         self, data_loader_creator: Creator, metrics: Mapping[str, BaseMetric] | None = None
@@ -169,12 +167,7 @@ class Estimator:
                 that the model's ``val_step`` returns; None stands for those of the runner.
 
         Returns:
-            The record of the evaluation: see `disteval.estimator.records`. A metric's result has
-            the metric's name; one with several values has the name, ``_`` and the key.
-
-        Raises:
-            UsageError: A creator can't be used.
-            WorldError: As for `fit`.
+            The record of the evaluation: see `disteval.estimator.records`.
         """
         [source] = loader_sources([data_loader_creator], self._known)
         with Display(self._progress) as display:
@@ -187,16 +180,9 @@ class Estimator:
         The output is the result of the model's ``predict_step(data)``, with an entry for each
         sample of the batch; without that method, the ``scores`` of its ``val_step``.
 
-        Args:
-            data_loader_creator: As for `fit`.
-
         Returns:
             An array whose row i belongs to sample i, or a list; or a tuple or dict of these, as the
             model returns them.
-
-        Raises:
-            UsageError: A creator can't be used.
-            WorldError: As for `fit`.
         """
         [source] = loader_sources([data_loader_creator], self._known)
         with Display(self._progress) as display:
@@ -213,18 +199,16 @@ class Estimator:
         arguments.check_output_file("path", path)
         data = self._order("save")[0]
         write_atomically(path, lambda file: file.write(data))
+        Checkpoints(path.parent).renew(path.name)
 
     def load(self, path: str | Path) -> None:
         """Take the state that `save` or a checkpoint hook wrote, at any world size.
 
-        Fresh ranks are started if ranks were lost.
-
-        Args:
-            path: A file, or a folder: of a folder, the newest checkpoint is taken that is whole.
-                Newer ones, which are damaged, are passed over with a warning for each.
+        Of a folder, the newest checkpoint is taken that is whole, with a warning for each newer one
+        that is damaged. Fresh ranks are started if ranks were lost.
 
         Raises:
-            UsageError: The folder has checkpoints of several trainings.
+            UsageError: The folder has no checkpoints, or those of several trainings.
             WeightsError: The file is missing or damaged, holds weights alone, or does not fit the
                 runner; or the folder has no whole checkpoint.
         """

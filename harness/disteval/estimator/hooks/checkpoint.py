@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
-from disteval.estimator.checkpoint import Checkpoints, check_template
+from disteval.estimator.checkpoint import Checkpoints, check_template, on_rank_0
 from disteval.estimator.hooks.best import Best
 from disteval.estimator.hooks.hook import IntervalHook
 
@@ -78,15 +78,14 @@ class CheckpointHook(IntervalHook):
         self._begin = runner.iter
         if self._saved[0] != runner.iter:
             self._saved = (runner.iter, "")
-        if runner.rank == 0 and self.out_dir is not None:
-            later = [name for name, at in self._written(runner) if at > runner.iter]
-            if later:
-                runner.logger.warning(
-                    "%s has later checkpoints of this training, up to %s; they stay until others "
-                    "take their names, and the newest of the folder is one of them until then",
-                    self.out_dir,
-                    later[-1],
-                )
+        written = on_rank_0(runner.backend, lambda: self._written(runner), "read the checkpoints")
+        later = [name for name, at in written if at > runner.iter]
+        if later and runner.rank == 0:
+            runner.logger.warning(
+                "%s has later checkpoints of this training, up to %s; they stay until others take "
+                "their names, and the newest of the folder is one of them until then",
+                self.out_dir, later[-1],
+            )  # fmt: skip
 
     def act(self, runner: BaseRunner) -> None:
         """Write a checkpoint, and delete those that are too many."""
