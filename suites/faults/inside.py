@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -174,6 +175,7 @@ class Run:
 def _role(pid: int, root: int, outer: bool) -> tuple[str, int]:
     """Return what a process of a run is, and its rank where it has one."""
     try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
         pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -181,12 +183,12 @@ def _role(pid: int, root: int, outer: bool) -> tuple[str, int]:
     variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     rank = next((int(variables[name]) for name in _RANKS if name in variables), -1)
     text = " ".join(words[:4])
-    if "disteval.world.fork_server" in text:
+    if name == "disteval helper":
         return "helper", -1
     if {Path(word).name for word in words[:2]} & _LAUNCHERS or "torch.distributed.run" in words:
         return "launcher", -1
-    if "disteval.world.process" in text:
-        return "rank", int(words[-1]) if rank < 0 and words[-1].isdigit() else rank
+    if found := re.fullmatch(r"rank (\d+)", name):
+        return "rank", int(found[1])
     if pid == root:
         return "leader", -1
     if outer and rank >= 0 and "disteval" in text:

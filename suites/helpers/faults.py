@@ -10,7 +10,7 @@ import pytest
 from disteval import BaseDistBackend, default_backend, registry, traces
 from disteval.conformance import callers
 from disteval.traces.recorder import Recorder
-from disteval.world import forked
+from disteval.world import processes
 from disteval.world.channel import messages
 
 
@@ -70,4 +70,4 @@ def limit_messages(patched: pytest.MonkeyPatch, most: int) -> None:
 
 def fork_servers() -> set[int]:
     """Return the processes that local ranks of this process are forked off."""
-    return {one.process.pid for group in forked._kept._groups for one in group._servers}
+    return {one.pid for group in processes._kept.forking for one in group.servers}

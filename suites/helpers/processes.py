@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -26,7 +27,6 @@ from disteval.world.launchers import (
     TorchrunLauncher,
     register_launcher,
 )
-from disteval.world.rank_files import rank_file
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ def ranks_below(pid: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for below in processes_below(pid):
         rank = _rank_of(Path(f"/proc/{below}"))
-        # A child that a rank has just forked has the rank's command line until it runs its own.
+        # A child that a rank has just forked has the rank's name until it runs a command.
         is_child = rank in found and below in processes_below(found[rank])
         if rank is not None and not is_child:
             found[rank] = below
@@ -155,9 +155,9 @@ def _own_pid(backend: Any) -> int:
 
 def collectives_left(pid: int, rank: int) -> int:
     """Read from its collective log how many collectives a rank process has left."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    assert len(words) > 3, f"rank {rank} has ended"
-    return read_position(rank_file(Path(words[3].decode()), rank, "collectives")).left
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    found = re.search(rf"/.*/rank-{rank}\.collectives$", maps, re.MULTILINE)
+    return read_position(Path(found[0])).left if found else 0
 
 
 def private_folder() -> Path:
@@ -204,18 +204,7 @@ def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
 
 def _rank_of(process: Path) -> int | None:
     """Return the rank of a process that a world has started, or None for another process."""
-    try:
-        words = (process / "cmdline").read_bytes().split(b"\0")
-        environ = dict(
-            word.split(b"=", 1)
-            for word in (process / "environ").read_bytes().split(b"\0")
-            if b"=" in word
-        )
-    except OSError:
-        return None
-    if len(words) < 4 or words[1] != b"-c" or b"disteval.world.process" not in words[2]:
-        return None
-    for name in (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"):
-        if name in environ:
-            return int(environ[name])
-    return int(words[4]) if words[4] else None
+    with suppress(OSError):
+        if found := re.fullmatch(r"rank (\d+)\n", (process / "comm").read_text()):
+            return int(found[1])
+    return None

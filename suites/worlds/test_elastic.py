@@ -176,7 +176,7 @@ def test_ranks_that_never_report_keep_nobody_waiting() -> None:
     world = World(None, 3, launcher=launcher, on_lost="continue")
 
     def until(found: Results) -> bool:
-        return bool(done and launcher.ended().get(1) and found.lost)
+        return bool(done and launcher.how_ended(1) and found.lost)
 
     told: list[RankStatus] = []
     found = world.run(
@@ -187,7 +187,7 @@ def test_ranks_that_never_report_keep_nobody_waiting() -> None:
     assert found.returned == {0}
     assert [one.rank for one in told] == [1, 2]
     assert "status 5" in told[0].how and "status" not in told[1].how
-    assert wait_for(lambda: 2 in launcher.ended(), SECONDS)
+    assert wait_for(lambda: launcher.how_ended(2), SECONDS)
 
 
 class Outer(LocalLauncher):

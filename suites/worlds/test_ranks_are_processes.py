@@ -18,24 +18,24 @@ from disteval.world import LocalLauncher, World
 HOW = {"forked": True, "started": False}
 
 
-def parent(_: Any) -> int:
-    return os.getppid()
+def is_as_its_parent(_: Any) -> bool:
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (os.getpid(), os.getppid())]
+    return commands[0] == commands[1]
 
 
 def is_forked(world: World) -> bool:
-    """Return whether ranks are forked off another process than their leader."""
-    return os.getpid() not in world.run(parent)
+    """Return whether ranks are forks of their parent, whose command is theirs."""
+    return all(world.run(is_as_its_parent))
 
 
 def what_a_process_is(_: Any) -> dict[str, Any]:
-    words = Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     return {
-        "variables": {k: v for k, v in os.environ.items() if k != "DISTEVAL_WORLDS"},
+        "variables": dict(os.environ),
         "set": os.environ.get("DISTEVAL_SET_LATER"),
         "path": sys.path,
         "folder": str(Path.cwd()),
         "arguments": [sys.argv[0], *sys.argv[2:]],
-        "command": words[:3] + words[4:],
+        "name": Path("/proc/self/comm").read_text(),
         "leads": os.getpid() == os.getsid(0) == os.getpgid(0),
         "streams": [Path(f"/proc/self/fd/{n}").readlink().name for n in range(3)],
         "open": len(list(Path("/proc/self/fd").iterdir())),

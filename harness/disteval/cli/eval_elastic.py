@@ -32,7 +32,7 @@ from disteval.text import visible
 from disteval.world import RankStatus, Results, World
 from disteval.world.bootstrap import check_here, has_named_leader, named_leader
 from disteval.world.channel.connection import Address
-from disteval.world.watched import private_folder
+from disteval.world.processes import private_folder
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
 _RANKS_SHOWN = 8

@@ -8,29 +8,25 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from disteval.cli.backends import Support, support_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import get_backend_class
 from disteval.world import World
-from disteval.world.interrupts import interrupted_later
 from disteval.world.process import import_code, import_path
-from disteval.world.watched import Watched
+from disteval.world.processes import Processes
 
 _CODE = (
     import_code("sys.argv[1]", "disteval.cli.probe import main")
     + "main(sys.argv[2], sys.argv[3], sys.argv[4] == 'start')"
 )
 _TERMINATE_SECONDS = 15.0  # an interrupted world terminates its ranks in less
-_KILL_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 _OUTPUT_LINES = 10
 
@@ -57,8 +53,8 @@ def try_backend(name: str, start: bool, seconds: float) -> Trial:
         answer, output = Path(folder, "answer.json"), Path(folder, "output")
         todo = "start" if start else "import"
         command = [sys.executable, "-c", _CODE, import_path(), name, str(answer), todo]
-        with output.open("wb") as file:
-            ended = _run(command, file, seconds)
+        output.touch()
+        ended = _run(command, output, seconds)
         if answer.exists():
             return Trial(**json.loads(answer.read_text()))
         with output.open("rb") as file:
@@ -110,39 +106,16 @@ def _gather_ranks(backend: BaseDistBackend) -> list[object]:
     return backend.all_gather_object(backend.rank)
 
 
-def _run(command: list[str], output: IO[bytes], seconds: float) -> str:
-    """Run a command that leads ranks, and describe how it ended; Ctrl-C terminates it, too."""
-    process: subprocess.Popen[bytes] | None = None
-    watched = Watched(None)
+def _run(command: list[str], output: Path, seconds: float) -> str:
+    """Run a command that leads ranks, and describe how it ended; Ctrl-C ends it, too."""
+    processes = Processes(None)
     try:
-        with interrupted_later():
-            process = subprocess.Popen(
-                command,
-                env=os.environ | watched.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            watched.add(process.pid)
-        status = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return f"there was no result within {seconds:g} s"
+        processes.start(command, dict(os.environ), output)
+        status = processes.how_ended(0, seconds)
     finally:
-        if process is not None:
-            _terminate(process)
-        watched.kill_all(_KILL_SECONDS)
-        watched.end()
+        processes.end(_TERMINATE_SECONDS, signal.SIGINT)  # at which it ends its ranks
+        processes.close()
+    if status is None:
+        return f"there was no result within {seconds:g} s"
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
     return f"its process ended with {how} without a result"
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGINT)  # it terminates its ranks
-    try:
-        process.wait(_TERMINATE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

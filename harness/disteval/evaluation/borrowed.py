@@ -30,7 +30,7 @@ from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
 from disteval.world.address import own_address, resolve
 from disteval.world.channel.connection import Address
-from disteval.world.watched import private_folder
+from disteval.world.processes import private_folder
 
 
 class Borrowed:

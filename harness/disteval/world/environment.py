@@ -16,7 +16,6 @@ from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError
 from disteval.launched import LAUNCHERS, Job, launched_job
 from disteval.world.control_directory import folder
-from disteval.world.watchdog import started_at
 
 _SRUN = (
     "Start them with srun in a shell where SLURM_STEP_NUM_TASKS is not removed, or one task that "
@@ -108,4 +107,8 @@ def _parent() -> str:
     # MPICH's ranks of one host are children of one proxy; its start time distinguishes it from a
     # later process with the same number.
     parent = os.getppid()
-    return f"{parent}:{started_at(parent)}"
+    try:
+        stat = Path(f"/proc/{parent}/stat").read_text()
+    except OSError:  # there is no /proc, as on macOS
+        return str(parent)
+    return f"{parent}:{stat.rpartition(')')[2].split()[19]}"

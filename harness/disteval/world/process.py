@@ -1,24 +1,31 @@
-"""A process that a launcher starts: it imports what its leader does, becomes a rank, and serves."""
+"""A process that is started or forked as a rank: it imports what its leader does, and serves."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import faulthandler
+import gc
+import importlib
 import io
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 from disteval.world.channel.connection import Address
 from disteval.world.environment import detect_outer_world
 from disteval.world.postmortem import exit_text
 from disteval.world.rank import serve
 from disteval.world.rank_files import rank_file
+from disteval.world.supervisor import killed_with_parent, name_process
+from disteval.world.supervisor import serve as serve_leader
 
 IMPORTED = "disteval.evaluation"
 """What every rank has imported, forked or started, because most of their functions call it."""
@@ -29,7 +36,8 @@ IN_CHILD = "in-child"
 _LOOK_SECONDS = 0.25
 _STATUS_SECONDS = 1.0
 _POLL_SECONDS = 0.02
-_PR_SET_PDEATHSIG = 1
+_FLUSH_SECONDS = 5.0  # less than a leader waits for ranks that it has dismissed
+_WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def import_path() -> str:
@@ -67,7 +75,6 @@ def become_rank(
     directory: Path,
     rank: int,
     on_lost: Callable[[], None] = lambda: None,
-    printed: bytes = b"",
     place: Address | None = None,
 ) -> int:
     """Serve as one rank of a world until the leader dismisses it; return the exit status.
@@ -76,12 +83,11 @@ def become_rank(
         directory: The control directory of the world.
         rank: The number of the rank.
         on_lost: Called before the process ends because its leader is gone.
-        printed: Output of this process from before it was a rank.
         place: See `serve`.
     """
     _redirect_output(rank_file(directory, rank, "out"))
-    import_module(IMPORTED)
-    os.write(1, printed)
+    name_process(f"rank {rank}")
+    importlib.import_module(IMPORTED)
     faulthandler.enable()
     return serve(directory, rank, on_lost=on_lost, place=place)
 
@@ -128,14 +134,6 @@ def how_child_ended(directory: Path, rank: int, seconds: float = _STATUS_SECONDS
     return exit_text(int(found.read_text())) if found.exists() else ""
 
 
-def killed_with_parent() -> None:
-    """Have Linux kill this process with its parent, also where no thread of Python can run."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
@@ -156,3 +154,76 @@ def main() -> int:
     if in_child:
         go_on_in_child(directory, rank)
     return become_rank(directory, rank)
+
+
+def serve_and_become(descriptor: int, leader: int, libraries: Sequence[str]) -> NoReturn:
+    """Fork ranks for a leader; each is as if its process had just been started.
+
+    Args:
+        descriptor: As for `disteval.world.supervisor.serve`.
+        leader: As there.
+        libraries: As there.
+    """
+    forked = serve_leader(descriptor, leader, libraries)
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(forked.variables)
+        sys.path[:] = forked.path
+        importlib.invalidate_caches()  # what is in those folders now may not have been there
+        sys.argv[1:] = [forked.folder, str(forked.rank)]
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()
+        multiprocessing.current_process().authkey = os.urandom(32)
+        gc.enable()
+        status = become_rank(Path(forked.folder), forked.rank)
+    except SystemExit as end:
+        status = _exit_status(end)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        _end(status)
+
+
+def _exit_status(end: SystemExit) -> int:
+    """Return the exit status that Python gives a process for an exception, and print its text."""
+    if end.code is None or isinstance(end.code, int):
+        return (end.code or 0) & 0xFF
+    sys.stderr.write(f"{end.code}\n")
+    return 1
+
+
+def _end(status: int) -> NoReturn:
+    """End this process as Python does, without freeing what the server imported: that is costly."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        _flush_files()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        ctypes.CDLL(None).fflush(None)  # what libraries print without Python
+    finally:
+        if status < 0:
+            signal.signal(-status, signal.SIG_DFL)
+            signal.raise_signal(-status)
+        os._exit(status)
+
+
+def _flush_files() -> None:
+    """Flush the files of this rank; one in which a thread waits to write holds up no other."""
+
+    def flush(file: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
+
+    # Of this rank alone, since the server's are frozen. isinstance would ask proxies, which may
+    # import.
+    files = [each for each in gc.get_objects() if issubclass(type(each), _WRITERS)]
+    threads = [threading.Thread(target=flush, args=[file], daemon=True) for file in files]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + _FLUSH_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -207,7 +207,6 @@ class TolerantRun(Run):
             if rank in self._there:  # its connection was replaced before it was seen to close
                 self._lose(rank, "another process took its place")
             self._launcher.reported(rank)
-            self._world._watch(rank)
             self._begin(rank)
         else:
             super().take(rank, message)
@@ -236,7 +235,7 @@ class TolerantRun(Run):
         """See `Run.lose`."""
         if rank in self._there:  # and has not replied before
             host = self._channel.hellos[rank].host
-            self._lose(rank, why_unreachable(error, host) or self._launcher.how_lost(rank))
+            self._lose(rank, why_unreachable(error, host) or self._world._how_lost(rank))
 
     def _lose(self, rank: int, how: str, reply: Reply | None = None) -> None:
         self._there.discard(rank)

@@ -38,12 +38,14 @@ from disteval.world.postmortem import (
     PostMortem,
     RankStatus,
     ended_itself,
+    exit_text,
+    list_ranks,
     of_order,
     record_failure,
 )
+from disteval.world.processes import Processes
 from disteval.world.rank import Rank
 from disteval.world.run import Results, Run, TolerantRun
-from disteval.world.watched import Watched
 
 START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
@@ -66,6 +68,7 @@ _NOTICE_SECONDS = 10.0
 _LEAVE_SECONDS = 10.0
 _SECONDS_PER_RANK = 1.0  # more, for the cores of a host are shared
 _LOG_SECONDS = 5.0
+_STATUS_SECONDS = 1.0  # a connection may close before its process has ended
 
 W = TypeVar("W", bound="World")
 
@@ -146,7 +149,7 @@ class World:
         if cls is not None:
             launcher.accept(cls)
         # Before anything is started: a failed start would terminate the first world's ranks.
-        if launcher.serves:
+        if launcher.in_use:
             raise UsageError("this launcher serves a world already; make another")
         self.world_size, self.timeout = world_size, timeout
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
@@ -166,12 +169,12 @@ class World:
             sweep()
             self._control = launcher.directory()
             self._directory = self._control.path
-            launcher.watched = Watched(self._directory)
+            launcher.processes = Processes(self._directory)
             output_log = OutputLog(self._directory, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
             parts = os.getpid(), self._channel, launcher, output_log, self._control
             self._end = weakref.finalize(self, _end, *parts, self._recorder)
-            self._end.atexit, launcher.serves = not launcher.attached, True
+            self._end.atexit, launcher.in_use = not launcher.attached, True
         try:
             self._start(threads)
         except OSError as error:
@@ -213,15 +216,16 @@ class World:
                 notices += 1
                 started = f"{len(self._channel.hellos)} of {self.world_size} ranks have started"
                 _LOGGER.warning("%s after %.0f s", started, waited)
-            return bool(self._launcher.ended()) or waited > self._start_seconds
+            return bool(self._ended()) or waited > self._start_seconds
 
         if not self._channel.wait_for_ranks(inside, give_up):
-            why = "; ".join(f"process {i}: {how}" for i, how in self._launcher.ended().items())
+            ended = self._ended()
+            alike = {how: [r for r in ended if ended[r] == how] for how in ended.values()}
+            why = [f"{list_ranks(ranks, self.world_size)}: {how}" for how, ranks in alike.items()]
             started = f"{len(self._channel.hellos)} of {self.world_size} ranks started"
             late = f"{started} within {self._start_seconds:g} s; start fewer, or raise the timeout"
-            ended = self._launcher.ended()
             found = PostMortem(
-                why or late, self._examine({}, {}),
+                "; ".join(why) or late, self._examine({}, {}),
                 ended_itself=any(map(ended_itself, ended.values())),
                 launcher_log=self._launcher.log(),
             )  # fmt: skip
@@ -229,13 +233,15 @@ class World:
         if self.attached and not self._hosts.shared:
             seen = [self._channel.hellos[rank].address for rank in range(self.world_size)]
             self._hosts = replace(self._hosts, ranks=[own or self._hosts.leader for own in seen])
-        for rank in self._channel.hellos:
-            self._watch(rank)
 
-    def _watch(self, rank: int) -> None:
-        """Have a rank's process end with this one, if it is one that was started on this host."""
-        if self.own_processes and not self.attached and self._hosts.shared:
-            self._launcher.watched.add(self._channel.hellos[rank].pid)
+    def _ended(self) -> dict[int, str]:
+        """Return the ranks that have ended, and how."""
+        found = {rank: self._launcher.how_ended(rank) for rank in range(self.world_size)}
+        return {rank: how for rank, how in found.items() if how}
+
+    def _how_lost(self, rank: int) -> str:
+        """Return how a rank ended whose connection has closed."""
+        return self._launcher.how_ended(rank, _STATUS_SECONDS) or exit_text(None)
 
     @property
     def _start_seconds(self) -> float:
@@ -514,7 +520,7 @@ class World:
         replies = {rank: reply._replace(value=None) for rank, reply in replies.items()}
         ranks = [RankStatus(r, hellos.get(r), replies.get(r)) for r in range(self.world_size)]
         for rank, how in lost.items():
-            ranks[rank].end = how or self._launcher.how_lost(rank)
+            ranks[rank].end = how or self._how_lost(rank)
         if self.attached and not self._hosts.shared:
             examine_elsewhere(self._channel, ranks)
         self._launcher.examine(self._directory, ranks)
@@ -554,7 +560,9 @@ class World:
         try:
             if self.is_open:
                 self._channel.dismiss(exit_code)
-                self._launcher.wait(_LEAVE_SECONDS + _SECONDS_PER_RANK * self.world_size)
+                deadline = time.monotonic() + _LEAVE_SECONDS + _SECONDS_PER_RANK * self.world_size
+                for rank in [0] if self.attached else range(self.world_size):
+                    self._launcher.how_ended(rank, max(0.0, deadline - time.monotonic()))
                 if self._place is not None and self._hosts.shared and not self.attached:
                     warn_of_unended(pickle.loads(self._place))
         finally:
@@ -569,7 +577,7 @@ class World:
         # handlers, so the control directory is removed now.
         if self.attached:
             self._control.remove()
-            self._launcher.watched.end()
+            self._launcher.processes.close()
             if self._recorder is not None:
                 self._recorder.close()
         else:
@@ -639,10 +647,10 @@ def _end(
         return
     with interrupted_later():
         channel.close()
-        launcher.terminate({rank: hello.pid for rank, hello in channel.hellos.items()})
+        launcher.end({rank: hello.pid for rank, hello in channel.hellos.items()})
         output_log.close()
         control.remove()
-        launcher.watched.end()
-        launcher.serves = False
+        launcher.processes.close()
+        launcher.in_use = False
         if recorder is not None:
             recorder.close()

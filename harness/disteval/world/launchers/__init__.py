@@ -7,15 +7,19 @@ from disteval.world.launchers.base import (
     get_launcher,
     register_launcher,
 )
-from disteval.world.launchers.horovodrun import HorovodrunLauncher
+from disteval.world.launchers.commands import (
+    CommandLauncher,
+    HorovodrunLauncher,
+    MpirunLauncher,
+    TorchrunLauncher,
+)
 from disteval.world.launchers.local import LocalLauncher
-from disteval.world.launchers.mpirun import MpirunLauncher
 from disteval.world.launchers.outer import OuterLauncher
 from disteval.world.launchers.ray import RayLauncher
 from disteval.world.launchers.threads import ThreadsLauncher
-from disteval.world.launchers.torchrun import TorchrunLauncher
 
 __all__ = [
+    "CommandLauncher",
     "HorovodrunLauncher",
     "Hosts",
     "Launcher",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
@@ -20,34 +16,34 @@ from disteval.host import thread_variables
 from disteval.world.address import LOOPBACK, Hosts
 from disteval.world.control_directory import ControlDirectory, create
 from disteval.world.environment import outside_environment
-from disteval.world.fork_client import Forked
-from disteval.world.interrupts import interrupted_later
 from disteval.world.postmortem import RankStatus, examine, exit_text
-from disteval.world.process import IN_CHILD, how_child_ended, import_code, import_path
-from disteval.world.watched import Watched
+from disteval.world.process import import_code, import_path
+from disteval.world.processes import Processes
 
 _PATH = "open(sys.argv[1] + '/sys.path').read()"  # users see the command lines of launchers
 _RANK_CODE = import_code(_PATH, "disteval.world.process import main") + "sys.exit(main())"
 
 _TERMINATE_SECONDS = 3.0
-_KILL_SECONDS = 5.0
 _SECONDS_PER_RANK = 0.1  # more, for the cores of a host are shared
 
 
 class Launcher(ABC):
-    """Starts the ranks of one world, and terminates them.
+    """Starts the ranks of one world, and ends them.
+
+    One of your own has `start`, and of the other methods those that it does otherwise; or it is a
+    `CommandLauncher` with a `command`.
 
     Attributes:
         name: The name of the launcher, as in `BaseDistBackend.launcher`.
         attached: Whether somebody else started the processes, so that they are never terminated.
         own_processes: Whether each rank is a process that can be ended without the others.
-        watched: Where a launcher adds the processes that end with the leader; set before `prepare`.
+        processes: What starts processes that end with the leader; set before `prepare`.
         elastic: Whether the other ranks are to go on when one is lost; set before `prepare`.
-        serves: Whether a world uses it that has not ended.
+        in_use: Whether a world uses it that has not ended.
     """
 
-    watched: Watched
-    serves: bool = False
+    processes: Processes
+    in_use: bool = False
     elastic: bool = False
     name: ClassVar[str]
     attached: ClassVar[bool] = False
@@ -70,7 +66,7 @@ class Launcher(ABC):
         """
 
     def prepare(self, world_size: int) -> Hosts:
-        """Find room for the ranks; `terminate` is called also when this fails.
+        """Find room for the ranks; `end` is called also when this fails.
 
         Returns:
             The hosts of the ranks: this one, unless the user chose otherwise.
@@ -91,29 +87,31 @@ class Launcher(ABC):
             themselves.
         """
 
-    @abstractmethod
-    def ended(self) -> dict[int, str]:
-        """Return the processes that have ended: their number, and how each ended in words."""
+    def how_ended(self, rank: int, seconds: float = 0.0) -> str:
+        """Return in words how a rank ended; an empty text while it runs, or if that is not known.
 
-    @abstractmethod
-    def wait(self, seconds: float) -> bool:
-        """Wait until every process has ended by itself; return False when time ran out."""
+        Args:
+            rank: The rank, which may not have reported to the leader.
+            seconds: How long to wait for its end.
+        """
+        return ""
 
-    @abstractmethod
-    def terminate(self, pids: Mapping[int, int]) -> None:
+    def log(self, seconds: float = 0.0) -> str:
+        """Return the output of the launcher, and of the processes before they were ranks.
+
+        Args:
+            seconds: How long to wait until a launcher that logs why a rank was lost has done so.
+        """
+        return ""
+
+    def end(self, pids: Mapping[int, int]) -> None:
         """End every process in bounded time.
 
         Args:
             pids: The process id of each rank that has reported.
         """
-
-    def how_lost(self, rank: int) -> str:
-        """Return how a lost rank ended in words, as far as the launcher knows."""
-        return exit_text(None)
-
-    def how_ended(self, rank: int) -> str:
-        """Return how the process ended that was to be a rank; an empty text while it runs."""
-        return self.ended().get(rank, "")
+        more = _SECONDS_PER_RANK * max(len(pids), len(self.processes))
+        self.processes.end(_TERMINATE_SECONDS + more)
 
     @property
     def restarts(self) -> bool:
@@ -126,14 +124,6 @@ class Launcher(ABC):
     def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
         """See `disteval.world.postmortem.examine`."""
         examine(directory, ranks)
-
-    def log(self, seconds: float = 0.0) -> str:
-        """Return the output of the launcher, and of the processes before they were ranks.
-
-        Args:
-            seconds: How long to wait until a launcher that logs why a rank was lost has done so.
-        """
-        return ""
 
     @classmethod
     def kept(cls) -> AbstractContextManager[None]:
@@ -169,10 +159,9 @@ def get_launcher(name: str) -> Launcher:
 
 
 class ProcessLauncher(Launcher):
-    """Starts the ranks with commands, as children or grandchildren of the leader."""
+    """Starts the ranks with commands, on this host."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._log: Path | None = None
 
     @abstractmethod
@@ -183,95 +172,31 @@ class ProcessLauncher(Launcher):
         """Return variables that the commands themselves need."""
         return {}
 
+    def variables(self, world_size: int, threads: int | None) -> dict[str, str]:
+        """Return the environment of the commands."""
+        return outside_environment() | self.environment() | thread_variables(world_size, threads)
+
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start every process; its output goes to a log until it is a rank."""
-        self._processes, self._log = [], directory / "launcher.log"
-        environment = self.environment() | thread_variables(world_size, threads)
-        environment |= self.watched.environment()
+        self._log = directory / "launcher.log"
         (directory / "sys.path").write_text(import_path())
-        with self._log.open("wb") as log:
-            for command in self.commands(directory, world_size):
-                # A session of its own: Ctrl-C reaches the leader alone, which then terminates it.
-                with interrupted_later():
-                    process = subprocess.Popen(
-                        command,
-                        env=outside_environment() | environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                    self._processes.append(process)
-                    self.watched.add(process.pid)
+        variables = self.variables(world_size, threads)
+        for command in self.commands(directory, world_size):
+            self.processes.start(command, variables, self._log)
         return []
+
+    def how_ended(self, rank: int, seconds: float = 0.0) -> str:
+        """See `Launcher.how_ended`; the connection of a rank may close before its process ends."""
+        status = self.processes.how_ended(rank, seconds) if rank < len(self.processes) else None
+        return "" if status is None else exit_text(status)
 
     def log(self, seconds: float = 0.0) -> str:
         """See `Launcher.log`."""
-        return self._log.read_text(errors="replace") if self._log else ""
-
-    def ended(self) -> dict[int, str]:
-        """See `Launcher.ended`; the processes are the commands."""
-        found = ((i, process.poll()) for i, process in enumerate(self._processes))
-        return {i: exit_text(status) for i, status in found if status is not None}
-
-    def wait(self, seconds: float) -> bool:
-        """See `Launcher.wait`."""
-        deadline = time.monotonic() + seconds
-        with suppress(subprocess.TimeoutExpired):
-            for process in self._processes:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            return True
-        return False
-
-    def terminate(self, pids: Mapping[int, int]) -> None:
-        """Terminate every process group, then kill what is left, and what ranks have started."""
-        running = [process.pid for process in self._processes if process.poll() is None]
-        for group in running:
-            _signal(os.killpg, group, signal.SIGTERM)
-            _signal(os.killpg, group, signal.SIGCONT)  # a stopped process does not end otherwise
-        more = _SECONDS_PER_RANK * max(len(pids), len(running))
-        if not self.wait(_TERMINATE_SECONDS + more):
-            for group in running:
-                _signal(os.killpg, group, signal.SIGKILL)
-            for pid in pids.values():
-                _signal(os.kill, pid, signal.SIGKILL)
-        self.watched.kill_all(_KILL_SECONDS + more)
-        self.wait(_KILL_SECONDS + more)
-
-
-class CommandLauncher(ProcessLauncher):
-    """One command starts all ranks, ends the others when it has lost one, and logs why."""
-
-    @abstractmethod
-    def command(self, world_size: int) -> list[str]:
-        """Return the launcher's part of the command; the part that each rank runs follows it."""
-
-    def commands(self, directory: Path, world_size: int) -> list[list[str]]:
-        """Return one command; its ranks read their number from what the launcher sets for them."""
-        words = [*self.command(world_size), *rank_command(directory)]
-        return [[*words, IN_CHILD] if self.elastic else words]
-
-    def how_lost(self, rank: int) -> str:
-        """See `Launcher.how_lost`; that of a rank in a child is known."""
-        child = self.elastic and self._log and how_child_ended(self._log.parent, rank)
-        return child or super().how_lost(rank)
-
-    def how_ended(self, rank: int) -> str:
-        """See `Launcher.how_ended`; the one process is the command."""
-        child = self.elastic and self._log and how_child_ended(self._log.parent, rank, 0.0)
-        return child or self.ended().get(0, "")
-
-    def log(self, seconds: float = 0.0) -> str:
-        """See `Launcher.log`; it is complete when the command has ended."""
-        self.wait(seconds)
-        return super().log()
+        if self._log is None or not self._log.exists():
+            return ""
+        return self._log.read_text(errors="replace")
 
 
 def rank_command(directory: Path) -> list[str]:
     """Return the command of a process that becomes a rank; its number may follow."""
     return [sys.executable, "-c", _RANK_CODE, str(directory)]
-
-
-def _signal(kill: Callable[[int, int], None], target: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        kill(target, number)

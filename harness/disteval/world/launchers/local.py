@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -10,12 +9,8 @@ from pathlib import Path
 from disteval.contract import BaseDistBackend
 from disteval.host import thread_variables
 from disteval.world.environment import outside_environment
-from disteval.world.forked import ForkServers, find_servers
-from disteval.world.interrupts import interrupted_later
 from disteval.world.launchers.base import ProcessLauncher, rank_command
-from disteval.world.postmortem import exit_text
-
-_STATUS_SECONDS = 1.0
+from disteval.world.processes import find_servers
 
 
 def prepare_ranks(preload: Sequence[str], world_size: int, threads: int | None) -> None:
@@ -47,7 +42,6 @@ class LocalLauncher(ProcessLauncher):
         super().__init__()
         own = type(self).commands is LocalLauncher.commands  # else others are to be run
         self._forks, self._preload = forks and own, preload
-        self._servers: ForkServers | None = None
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
         """See `Launcher.accept`; the backend says what may be imported before a fork."""
@@ -56,28 +50,14 @@ class LocalLauncher(ProcessLauncher):
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """See `ProcessLauncher.start`; the ranks are forked off servers where that is safe."""
-        variables = outside_environment() | self.environment()
-        variables |= thread_variables(world_size, threads) | self.watched.environment()
+        variables = self.variables(world_size, threads)
         found = find_servers(self._preload or (), variables, world_size) if self._forks else None
         if found is None or not found.are_usable():
             return super().start(directory, world_size, threads)
-        self._servers = found  # which end, with the ranks, when nobody uses them any more
-        self._processes, self._log = [], directory / "launcher.log"
-        self._log.touch()
-        for rank, command in enumerate(self.commands(directory, world_size)):
-            with interrupted_later():
-                process = found.fork(directory, rank, command, variables)
-                self._processes.append(process)
-                self.watched.add(process.pid)
+        self._log = directory / "launcher.log"
+        self.processes.fork(found, world_size, variables)
         return []
 
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """Return one command for each rank."""
         return [[*rank_command(directory), str(rank)] for rank in range(world_size)]
-
-    def how_lost(self, rank: int) -> str:
-        """Return how the rank's process ended; its connection may close a moment earlier."""
-        try:
-            return exit_text(self._processes[rank].wait(_STATUS_SECONDS))
-        except subprocess.TimeoutExpired:
-            return exit_text(None)

@@ -12,7 +12,6 @@ from disteval.world.channel.connection import read_address
 from disteval.world.control_directory import ControlDirectory
 from disteval.world.environment import OuterWorld
 from disteval.world.launchers.threads import ThreadsLauncher
-from disteval.world.postmortem import exit_text
 from disteval.world.process import how_child_ended
 
 MEETING_SECONDS = 60.0
@@ -44,12 +43,8 @@ class OuterLauncher(ThreadsLauncher):
         self._bootstrap.announce(read_address(directory), MEETING_SECONDS + world_size)
         return super().start(directory, 1, threads)
 
-    def how_lost(self, rank: int) -> str:
-        """Return how a rank ended in words, which is known of one in a child of its process."""
-        if rank == 0:
-            return super().how_lost(rank)
-        return (self.elastic and how_child_ended(self._directory, rank)) or exit_text(None)
-
-    def how_ended(self, rank: int) -> str:
+    def how_ended(self, rank: int, seconds: float = 0.0) -> str:
         """See `Launcher.how_ended`; it is known of ranks that share the leader's directory."""
-        return how_child_ended(self._directory, rank, 0.0) if rank and self.elastic else ""
+        if rank == 0:
+            return super().how_ended(rank, seconds)
+        return how_child_ended(self._directory, rank, seconds) if self.elastic else ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,7 +27,7 @@ class ThreadsLauncher(Launcher):
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the threads; each may use as many cores as the process."""
-        connections = []
+        connections, self._threads = [], []
         for rank in range(world_size):
             ours, theirs = Pipe()
             connections.append(ours)
@@ -40,23 +38,10 @@ class ThreadsLauncher(Launcher):
             thread.start()
         return connections
 
-    def ended(self) -> dict[int, str]:
-        """Return nothing: threads do not end by themselves."""
-        return {}
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until every thread has left its group; return False when time ran out."""
-        deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def how_lost(self, rank: int) -> str:
-        """Say that the rank's thread ended."""
-        return "its thread ended"
-
-    def terminate(self, pids: Mapping[int, int]) -> None:
-        """Do nothing: a thread ends when its connection to the leader closes."""
+    def how_ended(self, rank: int, seconds: float = 0.0) -> str:
+        """Say that the rank's thread ended, once it has; nothing ends it from outside."""
+        self._threads[rank].join(max(0.0, seconds))
+        return "" if self._threads[rank].is_alive() else "its thread ended"
 
 
 def rank_threads_left() -> bool:

@@ -13,7 +13,9 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,15 @@ from disteval.world import control_directory
 from disteval.world.address import LOOPBACK
 from disteval.world.control_directory import ControlDirectory
 from disteval.world.interrupts import interrupted_later
-from disteval.world.watched import Watched
+from disteval.world.process import import_code, import_path
+from disteval.world.processes import Processes
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
 _OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own connections, so Ray stores little
 _ANSWER_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 20.0
-_KILL_SECONDS = 5.0
+_START_SECONDS = 90.0
+_POLL_SECONDS = 0.02
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 _lock = threading.RLock()
@@ -39,7 +43,12 @@ _users = 0
 _changed: dict[str, str | None] = {}  # variables of the environment, and their values before
 _began = False  # whether this module has joined or started a cluster
 _directory: ControlDirectory | None = None  # of a Ray that this module has started
-_watched: Watched | None = None  # its processes
+_processes: Processes | None = None
+
+
+_HEAD = import_code("sys.argv[1]", "disteval.world.launchers.ray.cluster import serve_head") + (
+    "serve_head(sys.argv[2])"
+)
 
 
 def import_ray() -> Any:
@@ -160,24 +169,43 @@ def _check_listens(address: str) -> None:
 
 
 def _start(ray: Any) -> None:
-    global _directory, _watched
+    """Start a cluster whose processes belong to a helper, and join it."""
+    global _directory, _processes
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with interrupted_later():  # a part of Ray can't be ended in order
+    with interrupted_later():
         # A short name, since the paths of Ray's sockets have at most 107 characters.
         _directory = control_directory.create(f"ray-{secrets.token_hex(3)}")
-        _watched = Watched(_directory.path)
-        _make_token(_directory.path)
-        with _on_loopback(), _watched.marking():
-            ray.init(
-                address="local",
-                num_cpus=available_cores(),
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                # Ray lets every user write to this folder, so it lies in a private one.
-                _temp_dir=str(_directory.path / "r"),
-                _node_ip_address=LOOPBACK,
-                **_QUIET,
-            )
+        _processes = Processes(_directory.path)
+    _make_token(_directory.path)
+    address, output = _directory.path / "address", _directory.path / "output"
+    command = [sys.executable, "-c", _HEAD, import_path(), str(_directory.path)]
+    _processes.start(command, dict(os.environ), output)
+    deadline = time.monotonic() + _START_SECONDS
+    while not address.exists():
+        if time.monotonic() > deadline or _processes.how_ended(0, _POLL_SECONDS) is not None:
+            raise WorldError(output.read_text(errors="replace").strip() or "it took too long")
+    with _on_loopback():
+        ray.init(address=address.read_text(), _node_ip_address=LOOPBACK, **_QUIET)
+
+
+def serve_head(folder: str) -> None:
+    """Start a cluster of this machine alone, write its address to a folder, and keep it."""
+    ray = import_ray()
+    with _on_loopback():
+        context = ray.init(
+            address="local",
+            num_cpus=available_cores(),
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            # Ray lets every user write to this folder, so it lies in a private one.
+            _temp_dir=str(Path(folder, "r")),
+            _node_ip_address=LOOPBACK,
+            **_QUIET,
+        )
+    draft = Path(folder, "address.part")
+    draft.write_text(context.address_info["gcs_address"])
+    draft.rename(Path(folder, "address"))
+    threading.Event().wait()
 
 
 def _make_token(folder: Path) -> None:
@@ -223,7 +251,7 @@ def _on_loopback() -> Iterator[None]:
 
 def _end() -> None:
     """Leave or end the cluster that this module has joined or started."""
-    global _began, _directory, _watched
+    global _began, _directory, _processes
     atexit.unregister(_end)
     directory, _directory = _directory, None
     began, _began = _began, False
@@ -237,10 +265,10 @@ def _end() -> None:
     if _changed:
         _changed.clear()
         _read_authentication()
-    if _watched is not None:
-        _watched.kill_all(_KILL_SECONDS)  # some of Ray's helpers take minutes to end
+    if _processes is not None:
+        _processes.end()  # some of Ray's helpers would take minutes
     if directory is not None:
         directory.remove()
-    if _watched is not None:
-        _watched.end()
-        _watched = None
+    if _processes is not None:
+        _processes.close()
+        _processes = None

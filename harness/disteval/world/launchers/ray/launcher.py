@@ -161,29 +161,23 @@ class RayLauncher(Launcher):
             return max(1, available_cores() // world_size)
         return max(1, int(self._room.cpus or 1))
 
-    def ended(self) -> dict[int, str]:
-        """Return the actors that have ended, and how each ended according to Ray."""
+    def how_ended(self, rank: int, seconds: float = 0.0) -> str:
+        """Return how the actor ended according to Ray, or that its node does not answer."""
         ray = cluster.import_ray()
-        ready, _ = ray.wait(self._ends, num_returns=len(self._ends), timeout=0)
-        return {self._ends.index(end): _how_ended(ray, end) for end in ready}
-
-    def wait(self, seconds: float) -> bool:
-        """See `Launcher.wait`."""
-        count = len(self._ends)
-        ray = cluster.import_ray()
-        return count == 0 or not ray.wait(self._ends, num_returns=count, timeout=seconds)[1]
-
-    def how_lost(self, rank: int) -> str:
-        """Return in words whether the rank's process ended alone or with its Ray node."""
+        if rank >= len(self._ends):
+            return ""
+        if ray.wait(self._ends[rank : rank + 1], timeout=seconds)[0]:
+            return _how_ended(ray, self._ends[rank])
         node = self._nodes[rank]
-        if _answers(node):
-            return exit_text(None)
+        if not seconds or _answers(node):
+            return ""
         return f"its Ray node {node['NodeManagerAddress']} does not answer"
 
     def log(self, seconds: float = 0.0) -> str:
         """Return how the actors that have ended did so, as soon as Ray has found that out."""
         cluster.import_ray().wait(self._ends, timeout=seconds)
-        return "\n".join(f"rank {rank}: {how}" for rank, how in self.ended().items())
+        found = ((rank, self.how_ended(rank)) for rank in range(len(self._ends)))
+        return "\n".join(f"rank {rank}: {how}" for rank, how in found if how)
 
     def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
         """Examine the ranks of this node, and have the other nodes examine theirs."""
@@ -196,7 +190,7 @@ class RayLauncher(Launcher):
                     vars(status).update(vars(seen[place]))
         super().examine(directory, [status for status in ranks if self._is_here(status.rank)])
 
-    def terminate(self, pids: Mapping[int, int]) -> None:
+    def end(self, pids: Mapping[int, int]) -> None:
         """Kill every actor, remove its files on other nodes, and remove the placement group."""
         if not self._joined:
             return

@@ -1,0 +1,413 @@
+"""The processes of a world, as their leader sees them; see `disteval.world.supervisor`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from disteval.errors import WorldError
+from disteval.world import control_directory, supervisor
+from disteval.world.interrupts import interrupted_later
+from disteval.world.process import IMPORTED, import_code, import_path
+
+_LOGGER = logging.getLogger("disteval.world")
+_ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
+_STOPPED_SECONDS = 0.5
+_END_SECONDS = 5.0
+_AT_ONCE = 8  # orders before the first is answered; many would fill the connection
+_MOST_KEPT = 2  # pairs of servers, since each process with torch holds about 150 MiB
+# Neighbouring ranks come from different servers: they share no hash seed and no state that an
+# import has left, just as ranks that are started one by one.
+_SERVERS = 2
+_READ_LATE = ("DISTEVAL_", "PYTEST_CURRENT_TEST")  # no library reads these as it is imported
+_CODE = import_code("sys.argv[1]", "disteval.world.process import serve_and_become") + (
+    "serve_and_become(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])"
+)
+
+
+class _Link:
+    """The connection to a helper, which does one order after the other.
+
+    Attributes:
+        pid: The process id of the helper.
+        statuses: The exit statuses of the processes that it started and that have ended.
+        is_lost: Whether it has ended, or does not answer.
+    """
+
+    def __init__(self, link: socket.socket, pid: int) -> None:
+        self.pid, self.statuses, self.is_lost = pid, dict[int, int](), False
+        self._link, self._rest = link, b""
+        self._asked, self._answers = 0, dict[int, Any]()
+        self._lock = threading.RLock()
+
+    def send(self, order: Sequence[Any], given: Sequence[int] = ()) -> int:
+        """Send an order, with descriptors that go with it; return the number of its answer."""
+        with self._lock, interrupted_later():
+            self._asked += 1
+            line = json.dumps([self._asked, *order]).encode() + b"\n"
+            try:
+                self._link.sendall(line[socket.send_fds(self._link, [line], given) :])
+            except OSError:
+                self.is_lost = True
+            return self._asked
+
+    def answer(self, number: int, seconds: float = _ANSWER_SECONDS) -> Any:
+        """Return the answer of that number; a helper that gives none in time is killed.
+
+        Raises:
+            ConnectionError: The helper has ended, or does not answer.
+            OSError: It could not do what was asked.
+        """
+        with self._lock:
+            deadline = time.monotonic() + seconds
+            while number not in self._answers and not self.is_lost:
+                left = deadline - time.monotonic()
+                if not self.hear(min(_STOPPED_SECONDS, max(left, 0.0))):
+                    # Somebody may have stopped it. What it did later would not be known here.
+                    self.send_signal(signal.SIGCONT if left > 0 else signal.SIGKILL)
+                    self.is_lost = left <= 0
+            if number not in self._answers:
+                raise ConnectionError(f"process {self.pid}, which starts ranks, does not answer")
+            answer = self._answers.pop(number)
+            if isinstance(answer, str):
+                raise OSError(answer)
+            return answer
+
+    def hear(self, seconds: float) -> bool:
+        """Wait so long for news, and take them; return whether there were any."""
+        with self._lock:
+            if self.is_lost or not select.select([self._link], [], [], seconds)[0]:
+                return False
+            with contextlib.suppress(OSError), interrupted_later():
+                if data := self._link.recv(1 << 16):
+                    *lines, self._rest = (self._rest + data).split(b"\n")
+                    for number, *told in map(json.loads, lines):
+                        if number == 0 and len(told) == 2:
+                            self.statuses[told[0]] = told[1]
+                        else:
+                            self._answers[number] = told[0]
+                    return True
+            self.is_lost = True
+            return True
+
+    def send_signal(self, number: int) -> None:
+        """Send the helper a signal, if it is there."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Close the connection: the helper ends when it has nothing left to do."""
+        self.is_lost = True
+        self._link.close()
+
+
+class _Server(_Link):
+    """A server, and the process of it."""
+
+    def __init__(self, libraries: Sequence[str], variables: dict[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            words = ["-I", "-S", supervisor.__file__]
+            if libraries:
+                words = ["-c", _CODE, import_path()]
+            self.process = subprocess.Popen(
+                [sys.executable, *words, str(theirs.fileno()), str(os.getpid()), *libraries],
+                env=variables,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd=None if libraries else "/",
+            )
+        super().__init__(ours, self.process.pid)
+        self._safe: bool | None = None
+
+    def is_safe(self) -> bool:
+        """Return whether it can be forked; wait until it has imported."""
+        with self._lock:
+            if self._safe is None:
+                self._safe = False
+                with contextlib.suppress(OSError):
+                    self._safe = bool(self.answer(0))
+            return self._safe and not self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Return whether its process has ended."""
+        return self.is_lost or self.process.poll() is not None
+
+    def close(self) -> None:
+        """See `_Link.close`; wait for a moment until it has ended."""
+        super().close()
+        self.send_signal(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_SECONDS)
+
+
+def _supervise(servers: Sequence[_Server], folder: Path | None) -> list[_Link]:
+    """Fork a supervisor off each server, and return the connections to them.
+
+    They are as this process is now.
+
+    Raises:
+        OSError: A server has ended, or can't fork.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask)
+    kinds = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    limits = [(kind, resource.getrlimit(kind)) for kind in kinds]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    order = "supervise", str(folder or ""), umask, limits, cores
+    with contextlib.ExitStack() as stack:
+        place = os.open(".", os.O_RDONLY)  # also where the folder was removed
+        stack.callback(os.close, place)
+        pairs = [socket.socketpair() for _ in servers]
+        asked = []
+        for server, (_, theirs) in zip(servers, pairs, strict=True):
+            with theirs:
+                asked.append(server.send(order, [theirs.fileno(), place]))
+        pids = [s.answer(number) for s, number in zip(servers, asked, strict=True)]
+        return [_Link(ours, pid) for (ours, _), pid in zip(pairs, pids, strict=True)]
+
+
+class ForkServers:
+    """Servers that have imported what ranks need, all with the same environment."""
+
+    def __init__(self, key: Any, libraries: Sequence[str], variables: dict[str, str]) -> None:
+        self.key, self._libraries, self._variables = key, libraries, variables
+        self.servers: list[_Server] = []
+        self._lock = threading.Lock()
+
+    def start(self, world_size: int) -> None:
+        """Start the servers that a world of so many ranks needs, as far as they have not started.
+
+        Raises:
+            OSError: They can't be started.
+        """
+        with self._lock:
+            while len(self.servers) < min(world_size, _SERVERS):
+                self.servers.append(_Server((IMPORTED, *self._libraries), self._variables))
+
+    def are_usable(self) -> bool:
+        """Return whether a world can be forked; wait until the servers have imported."""
+        return all(server.is_safe() for server in self.servers)
+
+    def are_lost(self) -> bool:
+        """Return whether a server has ended."""
+        return any(server.has_ended() for server in self.servers)
+
+
+class _Kept:
+    """The servers that this process keeps for its next worlds, those used last at the end."""
+
+    def __init__(self) -> None:
+        self.forking: list[ForkServers] = []
+        self.bare: dict[Any, _Server] = {}
+        self._lock = threading.Lock()
+        self._warned = False
+        # Created with this module, so at the end of Python it is called after those of all worlds.
+        weakref.finalize(self, _close_all, self.forking, self.bare)
+
+    def find(self, libraries: Sequence[str], variables: dict[str, str]) -> ForkServers:
+        """Return the servers that fit, which may not have started yet."""
+        read = {k: v for k, v in variables.items() if not k.startswith(_READ_LATE)}
+        key = tuple(libraries), read, import_path(), _user()
+        with self._lock:
+            found = next((one for one in self.forking if one.key == key), None)
+            if found is None or found.are_lost():
+                found = ForkServers(key, libraries, variables)
+            others = [one for one in self.forking if one.key != key]
+            # Those that are left out end with the worlds that use them.
+            self.forking[:] = [*others[1 - _MOST_KEPT :], found]
+            for server in [server for one in others[: 1 - _MOST_KEPT] for server in one.servers]:
+                _Link.close(server)
+        return found
+
+    def supervise(self, folder: Path | None) -> _Link | None:
+        """Return a supervisor that starts commands; None where no helper can be started."""
+        for _ in range(2):  # somebody may have killed the one of before
+            try:
+                with self._lock:
+                    server = self.bare.get(_user())
+                    if server is None or server.has_ended():
+                        self.bare[_user()] = server = _Server((), dict(os.environ))
+                return _supervise([server], folder)[0]
+            except OSError as error:
+                failed = error
+        if not self._warned:
+            _LOGGER.warning(
+                "no helper could be started: %s; if this process is killed, its folders stay until "
+                "the next world starts", failed
+            )  # fmt: skip
+        self._warned = True
+        return None
+
+
+class Processes:
+    """The processes of one world, and its folder, which end with this process however it ends.
+
+    Args:
+        folder: A control directory that this process has locked, and that is removed when this
+            process is gone; None if there is none.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._bare = _kept.supervise(folder)
+        self._forking: list[_Link] = []
+        self._started: list[tuple[_Link, int]] = []
+
+    def start(self, command: Sequence[str], variables: dict[str, str], output: Path) -> None:
+        """Start a command, and add its output to a file.
+
+        Raises:
+            OSError: It can't be started.
+        """
+        if self._bare is None:
+            raise OSError("there is no helper that could start it")
+        order = ["start", list(command), variables, str(output.absolute())]
+        self._started.append((self._bare, self._bare.answer(self._bare.send(order))))
+
+    def fork(self, servers: ForkServers, world_size: int, variables: dict[str, str]) -> None:
+        """Fork the ranks of the world.
+
+        Raises:
+            OSError: There is no memory or no process left.
+            WorldError: A server has ended, or does not answer.
+        """
+        path = import_path().splitlines()[1:]
+        asked: list[tuple[_Link, int]] = []
+        try:
+            self._forking = _supervise(servers.servers[:world_size], self._folder)
+            for rank in range(world_size + _AT_ONCE):
+                if rank < world_size:
+                    link = self._forking[rank % _SERVERS]
+                    asked.append((link, link.send(["fork", rank, variables, path])))
+                if rank >= _AT_ONCE:
+                    link, number = asked[rank - _AT_ONCE]
+                    self._started.append((link, link.answer(number)))
+        except ConnectionError as error:
+            raise WorldError(
+                f"the ranks were not started: {error}; see whether the system killed it for lack "
+                f"of memory, and start the world again",
+                lost=range(world_size),
+            ) from error
+
+    def __len__(self) -> int:
+        return len(self._started)
+
+    def how_ended(self, index: int, seconds: float = 0.0) -> int | None:
+        """Return the exit status of a process; None if it still runs after so many seconds.
+
+        Args:
+            index: Its place among those that were started.
+            seconds: How long to wait for its end.
+        """
+        link, pid = self._started[index]
+        deadline, left = time.monotonic() + seconds, seconds
+        while pid not in link.statuses:
+            if link.is_lost:  # the system kills the processes of a supervisor that has ended
+                return -signal.SIGKILL
+            if not link.hear(max(left, 0.0)) and left <= 0:
+                return None
+            left = deadline - time.monotonic()
+        return link.statuses[pid]
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until every process has ended; return False when time ran out."""
+        deadline = time.monotonic() + seconds
+        places = range(len(self))
+        return all(self.how_ended(i, deadline - time.monotonic()) is not None for i in places)
+
+    def end(self, grace: float = 0.0, number: int = signal.SIGTERM) -> None:
+        """End all processes, and those that they have started.
+
+        Args:
+            grace: Seconds in which they may end by themselves when the signal has come.
+            number: The signal.
+        """
+        asked = [(link, link.send(["end", grace, number])) for link in self._links()]
+        for link, order in asked:
+            with contextlib.suppress(OSError):  # nothing is left of a supervisor that has ended
+                link.answer(order, grace + supervisor.KILL_SECONDS + _END_SECONDS)
+
+    def close(self) -> None:
+        """Let the supervisors end, once the folder is removed."""
+        for link in self._links():
+            link.close()
+
+    def _links(self) -> list[_Link]:
+        return [link for link in (self._bare, *self._forking) if link is not None]
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """Yield a control directory, which is removed after the block, or when this process is killed.
+
+    Raises:
+        WorldError: See `disteval.world.control_directory.create`.
+    """
+    made = control_directory.create()
+    processes = Processes(made.path)
+    try:
+        yield made.path
+    finally:
+        made.remove()
+        processes.close()
+
+
+def find_servers(
+    libraries: Sequence[str], variables: dict[str, str], world_size: int
+) -> ForkServers | None:
+    """Return servers for the ranks of a world, which may still import; None where there are none.
+
+    Args:
+        libraries: The modules that ranks may import before they are forked.
+        variables: The environment of the ranks.
+        world_size: The number of ranks.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    with contextlib.suppress(OSError):  # the working folder was removed, for example
+        servers = _kept.find(libraries, variables)
+        servers.start(world_size)
+        return servers
+    return None
+
+
+def _user() -> Any:
+    return os.getuid(), os.geteuid(), os.getgid(), os.getegid(), tuple(os.getgroups())
+
+
+def _close_all(forking: list[ForkServers], bare: dict[Any, _Server]) -> None:
+    servers = [server for group in forking for server in group.servers] + [*bare.values()]
+    for server in servers:
+        _Link.close(server)
+    for server in servers:
+        server.close()
+
+
+_kept = _Kept()
+
+
+def _begin_anew() -> None:
+    """Have a fork of a leader keep servers of its own."""
+    global _kept
+    _kept = _Kept()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,372 @@
+"""The helper of a leader, which starts the processes of its worlds and ends what is left of them.
+
+A leader that is killed can end nothing, and a rank that is stopped, or holds the lock of its
+interpreter, does not notice. So ranks are not children of their leader. A *server* is, and it forks
+a *supervisor* for each world. The supervisor starts the world's processes: by commands, or by forks
+of itself where the server has imported what ranks need. It ends them when the leader asks for it,
+or is gone: it then kills its children until there are none, and removes the world's folder.
+
+On Linux a process that loses its parent becomes a child of the supervisor, so that nothing which a
+rank has started escapes, and the system kills the ranks of a supervisor that is killed itself: such
+signals follow the thread that forked, and this process has one. What a killed supervisor leaves
+comes to the server, which kills it. Elsewhere the processes that were started are ended, and their
+groups.
+
+Orders and answers are lines of JSON, the orders with a number that the answer repeats. This file
+imports the standard library alone, since a server without libraries is run by its path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+KILL_SECONDS = 10.0
+_POLL_SECONDS = 0.5
+_LOOK_SECONDS = 0.01
+_MOST_BYTES = 1 << 16
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+
+
+class RankToBe(NamedTuple):
+    """A rank, in the process that was forked to become it.
+
+    Attributes:
+        folder: The control directory of its world.
+        rank: Its number.
+        variables: Its environment.
+        path: The value of ``sys.path``.
+    """
+
+    folder: str
+    rank: int
+    variables: dict[str, str]
+    path: list[str]
+
+
+class Helper:
+    """A server, and in each process that it forks for a world that world's supervisor.
+
+    Args:
+        link: The connection to the leader.
+        leader: The process id of the leader.
+    """
+
+    def __init__(self, link: socket.socket, leader: int) -> None:
+        self._link, self._leader_pid = link, leader
+        self._leader = -1
+        with suppress(AttributeError, OSError):  # another system, an old one, or it is gone
+            self._leader = os.pidfd_open(leader)
+        self._supervises, self._folder = False, ""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have no children yet, take those who lose their parents, and wake when one ends."""
+        self._started: set[int] = set()
+        self._rest, self._given = b"", list[int]()
+        self._woken, self._wake = os.pipe()
+        for end in (self._woken, self._wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        name_process("disteval helper")
+
+    def serve(self) -> RankToBe | None:
+        """Do what the leader asks, until it is gone; return in the process that is to be a rank."""
+        while (order := self._next()) is not None:
+            number, what, *given = order
+            try:
+                if what == "supervise":
+                    answer: Any = self._supervise(*given)
+                elif what == "start":
+                    answer = self._start(*given)
+                elif what == "fork":
+                    answer = self._fork()
+                    if answer == 0:
+                        return RankToBe(self._folder, *given)
+                else:
+                    answer = self._end(*given)
+            except OSError as error:  # there is no memory or no process left
+                answer = str(error)
+            if answer is not None:
+                self.tell(number, answer)
+        if self._supervises:
+            self._kill_all()
+            _remove(self._folder)
+        else:
+            self._wait_for_supervisors()
+        return None
+
+    def tell(self, *message: Any) -> None:
+        """Send the leader a message."""
+        with suppress(OSError):  # it is gone, which is noticed soon
+            self._link.sendall(json.dumps(message).encode() + b"\n")
+
+    def _next(self) -> Any:
+        """Return the next order; None when there is none to come."""
+        while b"\n" not in self._rest:
+            ready = self._wait(_POLL_SECONDS, self._link.fileno(), self._leader)
+            if self._link.fileno() in ready:
+                with suppress(OSError):
+                    data, given, _, _ = socket.recv_fds(self._link, _MOST_BYTES, 2)
+                    self._rest += data
+                    self._given += given
+                    if data:
+                        continue
+                return None
+            if self._is_leader_gone():
+                return None
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def _wait(self, seconds: float, *descriptors: int) -> set[int]:
+        """Wait until something can be read or a child ends; return what can be read."""
+        poll = select.poll()
+        for descriptor in {self._woken, *descriptors} - {-1}:
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * seconds)}
+        with suppress(BlockingIOError):
+            while os.read(self._woken, 1 << 10):
+                pass
+        self._reap()
+        return ready
+
+    def _is_leader_gone(self) -> bool:
+        """Return whether the leader has ended; a fork of it may keep the link open."""
+        if self._leader >= 0:
+            return bool(select.select([self._leader], [], [], 0)[0])
+        try:
+            os.kill(self._leader_pid, 0)
+        except OSError:
+            return True
+        return False
+
+    def _supervise(
+        self, folder: str, umask: int, limits: list[Any], cores: list[int]
+    ) -> int | None:
+        """Fork a supervisor, which is as the leader is now; return its id, and in it None."""
+        (link, place), self._given = self._given, []
+        try:
+            pid = os.fork()
+            if pid:
+                self._started.add(pid)
+                return pid
+            os.setsid()
+            self._link.close()
+            self._link, self._supervises, self._folder = socket.socket(fileno=link), True, folder
+            self._close_pipe()
+            self._begin()
+            os.fchdir(place)
+            os.umask(umask)
+            for which, limit in limits:
+                with suppress(OSError, ValueError):  # it may not be raised
+                    resource.setrlimit(which, tuple(limit))
+            with suppress(AttributeError, OSError):
+                os.sched_setaffinity(0, cores)
+            return None  # the server answers
+        finally:
+            os.close(place)
+            if not self._supervises:
+                os.close(link)
+
+    def _fork(self) -> int:
+        """Fork a process that the system kills with this one; return its id, and 0 in it."""
+        parent, pid = os.getpid(), os.fork()
+        if pid:
+            self._started.add(pid)
+            return pid
+        signal.set_wakeup_fd(-1)
+        for number in (*_IGNORED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        killed_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        os.setsid()
+        self._link.close()
+        self._close_pipe()
+        if self._leader >= 0:
+            os.close(self._leader)
+        return 0
+
+    def _start(self, command: list[str], variables: dict[str, str], output: str) -> int:
+        """Start a command, whose output is added to a file; return its process id."""
+        pid = self._fork()
+        if pid == 0:
+            try:
+                file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+                os.dup2(file, 1)
+                os.dup2(file, 2)
+                for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+                    signal.signal(number, signal.SIG_DFL)
+                os.execvpe(command[0], command, variables)  # noqa: S606
+            except BaseException as error:
+                os.write(2, f"{command[0]} can't be started: {error}\n".encode())
+            finally:
+                os._exit(127)
+        return pid
+
+    def _end(self, grace: float, number: int) -> bool:
+        """End all processes: ask those that were started by a signal, and kill what is left then.
+
+        Returns:
+            Whether none is left.
+        """
+        for pid in self._started:
+            for each in (number, signal.SIGCONT):  # a stopped process does not end otherwise
+                with suppress(OSError):
+                    os.killpg(pid, each)
+        deadline = time.monotonic() + grace
+        while self._started and time.monotonic() < deadline:
+            self._wait(_LOOK_SECONDS)
+        return self._kill_all()
+
+    def _kill_all(self) -> bool:
+        """Kill all processes until there are none; return False if that takes too long."""
+        deadline = time.monotonic() + KILL_SECONDS
+        for pid in self._started:
+            with suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+        while self._reap() and (found := self._children()):
+            if time.monotonic() > deadline:
+                return False
+            for pid in found:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            self._wait(_LOOK_SECONDS)
+        return True
+
+    def _children(self) -> set[int]:
+        """Return the children of this process; those that it has started where it sees no other."""
+        own = str(os.getpid())
+        # The /proc of another pid namespace has other numbers.
+        if Path("/proc/self").resolve().name != own:
+            return set(self._started)
+        found = set()
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended
+                if stat.read_bytes().rpartition(b")")[2].split()[1] == own.encode():
+                    found.add(int(stat.parent.name))
+        return found
+
+    def _reap(self) -> bool:
+        """Take the statuses of children that have ended; return whether there are others."""
+        lost = False
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                if pid in self._started:
+                    self._started.discard(pid)
+                    lost = True
+                    if self._supervises:
+                        self.tell(0, pid, os.waitstatus_to_exitcode(status))
+        except ChildProcessError:
+            return False
+        if lost and not self._supervises:  # what a supervisor has left that was killed
+            for pid in self._children() - self._started:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _wait_for_supervisors(self) -> None:
+        """Wait until the worlds have ended of which this is the server."""
+        late = 0.0
+        while self._started and self._reap():
+            if self._is_leader_gone():
+                late = late or time.monotonic() + 2 * KILL_SECONDS
+                for pid in self._started:
+                    os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
+                if time.monotonic() > late:
+                    self._kill_all()
+            self._wait(_POLL_SECONDS)
+
+    def _close_pipe(self) -> None:
+        for end in (self._woken, self._wake):
+            os.close(end)
+
+
+def serve(descriptor: int, leader: int, libraries: Sequence[str] = ()) -> RankToBe:
+    """Serve a leader until it is gone; return in each process that is to be a rank.
+
+    Args:
+        descriptor: The connection to the leader.
+        leader: The process id of the leader.
+        libraries: The modules to import before.
+    """
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    if libraries:
+        gc.disable()
+        for name in libraries:
+            importlib.import_module(name)
+        gc.freeze()  # else each collection in a rank walks, and so copies, what was imported here
+    helper = Helper(socket.socket(fileno=descriptor), leader)
+    helper.tell(0, _is_safe())
+    forked = helper.serve()
+    if forked is None:  # what has been imported need not be freed
+        os._exit(0)
+    return forked
+
+
+def _is_safe() -> bool:
+    """Return whether this process has one thread.
+
+    OpenBLAS ends its threads before each fork, and starts them when it is used.
+    """
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    with suppress(OSError):
+        return len([*Path("/proc/self/task").iterdir()]) == 1
+    return False
+
+
+def killed_with_parent() -> None:
+    """Have Linux kill this process with the thread that forked it, if that is a process's only."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """Have Linux show this name of up to 15 characters of this process, as in `ps -o comm`."""
+    _prctl(_PR_SET_NAME, name.encode())
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _remove(folder: str) -> None:
+    """Remove the folder of a world whose leader is gone, unless another leader uses the name."""
+    import shutil  # which is costly, and most leaders end their worlds themselves
+
+    path = Path(folder)
+    if not path.is_absolute() or not path.parent.name.startswith("disteval-"):
+        return  # there is none
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(path.lstat(), os.fstat(descriptor)):
+            shutil.rmtree(path, ignore_errors=True)
+        path.parent.rmdir()  # fails if it holds the folders of other leaders
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]))
