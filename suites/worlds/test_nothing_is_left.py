@@ -256,7 +256,6 @@ def fork_and_die(_: Any, rank: int) -> None:
     threading.Event().wait()
 
 
-@pytest.mark.xfail(strict=True, reason="the child keeps the connection open, which is all we watch")
 def test_a_rank_that_is_killed_is_named_although_a_child_of_it_lives_on() -> None:
     with (
         World(None, 2, launcher="local", timeout=TIMEOUT) as world,

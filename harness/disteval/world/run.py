@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # After the first failure the others get this long to reply, so that the report is complete.
 _GRACE_SECONDS = 1.0
 _TICK_SECONDS = 0.05
-_LOOK_SECONDS = 0.5  # between two looks at processes that have not reported
+_LOOK_SECONDS = 0.5  # between two looks at processes that may have ended
 _MESSAGE_SECONDS = 5.0  # that a rank may be frozen within a message
 
 
@@ -66,6 +66,9 @@ class Run:
         self.arrived: dict[int, int] = {}
         self._world, self._channel, self._orders = world, world._channel, orders
         self._on_progress, self._on_note = on_progress, on_note
+        self._launcher = world._launcher
+        self._ended: set[int] = set()
+        self._next_look = time.monotonic() + _LOOK_SECONDS
 
     def carry_out(self, timeout: float) -> None:
         """Send the orders, and wait until every rank has replied.
@@ -80,15 +83,33 @@ class Run:
         while len(self.replies.keys() | self.lost.keys()) < len(self._orders):
             left = deadline - time.monotonic()
             # Without time left too: this process may have been stopped while replies came.
-            for rank, message in self._channel.poll(max(left, 0.0)):
+            for rank, message in self._channel.poll(min(max(left, 0.0), _LOOK_SECONDS)):
                 self.take(rank, message)
                 if isinstance(message, (Reply, Progress, Note)) and not self.failed:
                     deadline = time.monotonic() + timeout
+            self._look_at({*range(len(self._orders))} - self.replies.keys() - self.lost.keys())
             if self.failed and not grace_given:
                 grace_given = True
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
             if left <= 0 and deadline <= time.monotonic():
                 break
+
+    def _look_at(self, ranks: set[int]) -> bool:
+        """Lose ranks whose processes have ended, though a child of theirs keeps a connection open.
+
+        Each is lost at the second look, since what it has sent before comes first.
+
+        Returns:
+            Whether it is time for a look.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        before, self._ended = self._ended, {r for r in ranks if self._launcher.how_ended(r)}
+        for rank in sorted(before & self._ended):
+            self.lose(rank, EOFError())
+        return True
 
     @property
     def failed(self) -> bool:
@@ -153,10 +174,9 @@ class TolerantRun(Run):
     ) -> None:
         super().__init__(world, orders, on_progress, on_note)
         self.results = Results([None] * len(orders), ())
-        self._launcher, self._on_lost = world._launcher, on_lost
+        self._on_lost = on_lost
         self._there: set[int] = set()  # that have their order, and neither replied nor were lost
         self._awaited = {*range(len(orders))}  # that have not reported yet
-        self._next_look = 0.0
         self._late = False
         self._heard = time.monotonic()
 
@@ -262,14 +282,12 @@ class TolerantRun(Run):
 
     def _look_for_the_missing(self) -> None:
         """Note ranks whose processes ended before they reported, or that are late."""
-        now = time.monotonic()
-        if not self._awaited or now < self._next_look:
+        if not self._look_at(self._there):
             return
-        self._next_look = now + _LOOK_SECONDS
         for rank in sorted(self._awaited):
             if how := self._launcher.how_ended(rank):
                 self._lose(rank, f"{how}, before it reported")
-        if not self._late and now > self._world._start_by:
+        if not self._late and time.monotonic() > self._world._start_by:
             self._late = True
             within = f"within {self._world._start_seconds:g} s"
             for rank in sorted(self._awaited):
