@@ -11,9 +11,9 @@ from disteval.traces.recorder import Recorder
 from disteval.traces.summary import Summary, summarise
 from disteval.traces.this_rank import start_with
 from disteval.traces.times import timeline
+from disteval.traces.torch_calls import Call, find_parting, read_calls
 from disteval.traces.waits import find_waits
 from disteval.world import PostMortem, RankStatus
-from disteval.world.torch_calls import Call, find_parting, read_calls
 
 
 def place_from_zero(folder: Path | TraceFolder, title: str, world_size: int) -> Place:

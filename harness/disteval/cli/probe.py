@@ -19,8 +19,8 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, LibraryMissingError, WorldError
 from disteval.registry import get_backend_class
 from disteval.world import World
-from disteval.world.process import import_code, import_path
 from disteval.world.processes import Processes
+from disteval.world.rank_process import import_code, import_path
 
 _CODE = (
     import_code("sys.argv[1]", "disteval.cli.probe import main")

@@ -17,8 +17,8 @@ from disteval.contract import BaseDistBackend
 from disteval.host import thread_variables
 from disteval.world.bootstrap import Bootstrap
 from disteval.world.environment import OuterWorld
-from disteval.world.process import go_on_in_child
 from disteval.world.rank import serve
+from disteval.world.rank_process import go_on_in_child
 from disteval.world.world import START_SECONDS, World
 
 

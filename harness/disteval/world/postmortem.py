@@ -17,20 +17,25 @@ from typing import NamedTuple
 from disteval.host import this_machine
 from disteval.text import visible, with_sections
 from disteval.traces import Recorder
-from disteval.world.channel.messages import Frame, Hello, Reply
+from disteval.traces.torch_calls import Call, Parting, describe_last, find_parting
+from disteval.traces.torch_dumps import tell_calls
+from disteval.world.channel.leader import Channel
+from disteval.world.channel.messages import Examine, Frame, Hello, Reply
 from disteval.world.collective_log import NOWHERE, Position, read_position
 from disteval.world.rank_files import STACK_SIGNAL, Kind, rank_file
-from disteval.world.torch_calls import Call, Parting, describe_last, find_parting
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
+_MACHINES_SECONDS = 15.0  # for the ranks of all other machines
+_ANSWER_SECONDS = 5.0  # of one rank; its threads may be kept from running
+_CALLS_SECONDS = 2.0
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')  # as faulthandler writes it
 # Below these calls of a stack lies this library, not the function that it was asked to run.
 _OWN = {("world", "rank.py", "carry_out"), ("world", "rank.py", "run")}
 # What threads do that wait in every rank alike: for orders, for the end of Ray's node.
 _IDLE = {
     ("channel", "inbox.py", "_watch"), ("ray", "node.py", "watch"),
-    ("world", "process.py", "_end_with"), ("traces", "recorder.py", "_run"),
+    ("world", "rank_process.py", "_end_with"), ("traces", "recorder.py", "_run"),
 }  # fmt: skip
 _IDLE_FILES = {"gc_collect_manager.py"}  # of Ray
 
@@ -245,6 +250,39 @@ def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
     _await_stacks(directory, asked)
 
 
+def examine_elsewhere(channel: Channel, ranks: Sequence[RankStatus]) -> None:
+    """Have the ranks of each other machine examined by one of them; the next one if that is silent.
+
+    Each machine is asked at the same time. No process of another machine is signalled from here.
+    """
+    machines: dict[str, list[RankStatus]] = {}
+    for status in ranks:
+        if status.hello is not None and status.hello.machine not in ("", this_machine()):
+            machines.setdefault(status.hello.machine, []).append(status)
+    asking = {name: [s.rank for s in there if not s.end] for name, there in machines.items()}
+    deadline = time.monotonic() + _MACHINES_SECONDS
+    while any(asking.values()) and time.monotonic() < deadline:
+        turn = {found.pop(0): name for name, found in asking.items() if found}
+        questions = {rank: Examine(machines[name]) for rank, name in turn.items()}
+        for rank, answer in channel.examine(questions, _ANSWER_SECONDS).items():
+            for status, seen in zip(machines.pop(turn[rank]), answer.ranks, strict=True):
+                vars(status).update(vars(seen))
+            del asking[turn[rank]]
+    for status in [status for there in machines.values() for status in there]:
+        status.unseen = "no rank of its host could be asked what it was doing"
+
+
+def ask_for_calls(channel: Channel, ranks: Sequence[RankStatus]) -> None:
+    """Have each rank that runs tell its calls of torch.distributed, also one that hangs in one."""
+    running = [s for s in ranks if s.hello is not None and not (s.end or s.stopped)]
+    inside = [s for s in running if s.hello and _is_this_process(s.hello)]
+    if len(inside) == 1:  # the ranks of this process, if they are threads, share one record
+        inside[0].calls = tell_calls(inside[0].rank)
+    asked = {s.rank: Examine(()) for s in running if s not in inside}
+    for rank, answer in channel.examine(asked, _CALLS_SECONDS).items():
+        ranks[rank].calls = answer.calls
+
+
 def of_order(
     what: str, lost: Sequence[int], ranks: Sequence[RankStatus], timeout: float, log: str
 ) -> PostMortem:
@@ -330,6 +368,10 @@ def _whereabouts(here: Position, last: Position) -> str:
     if here.inside:
         return f"waits in {here.name} #{here.entered}"
     return f"outside of collectives, {here.entered} done"
+
+
+def _is_this_process(hello: Hello) -> bool:
+    return (hello.pid, hello.machine) == (os.getpid(), this_machine())
 
 
 def _file(directory: Path, status: RankStatus, kind: Kind) -> Path:

@@ -1,6 +1,6 @@
 """A rank: it receives orders, runs them with its backend, and replies with the result.
 
-A process of this library comes here by `disteval.world.process`; any other rank calls `serve`.
+A process of this library comes here by `disteval.world.rank_process`; any other rank calls `serve`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from disteval.host import this_machine
 from disteval.registry import load_backend_class
 from disteval.traces.place import category_of, own_clock
 from disteval.traces.this_rank import start_with, stop
+from disteval.traces.torch_calls import trace_calls
+from disteval.traces.torch_dumps import tell_calls
 from disteval.world.channel import messages
 from disteval.world.channel.connection import Address, connect
 from disteval.world.channel.inbox import Inbox, WatchedInbox
 from disteval.world.collective_log import LoggedBackend
 from disteval.world.postmortem import examine
 from disteval.world.rank_files import STACK_SIGNAL, rank_file
-from disteval.world.torch_calls import trace_calls
-from disteval.world.torch_dumps import tell_calls
 
 _LEAVE_SECONDS = 60.0
 

@@ -29,7 +29,6 @@ from disteval.traces.reading import warn_of_unended
 from disteval.world.channel.leader import Channel, OnNote, OnProgress
 from disteval.world.channel.messages import Order, Reply, packed
 from disteval.world.control_directory import ControlDirectory, sweep
-from disteval.world.elsewhere import ask_for_calls, examine_elsewhere
 from disteval.world.environment import OuterWorld, refuse_worlds_of_each
 from disteval.world.interrupts import interrupted_later
 from disteval.world.launchers import Launcher, OuterLauncher, get_launcher
@@ -37,7 +36,9 @@ from disteval.world.output_log import OutputLog
 from disteval.world.postmortem import (
     PostMortem,
     RankStatus,
+    ask_for_calls,
     ended_itself,
+    examine_elsewhere,
     exit_text,
     list_ranks,
     of_order,

@@ -17,11 +17,11 @@ from disteval.world.address import LOOPBACK, Hosts
 from disteval.world.control_directory import ControlDirectory, create
 from disteval.world.environment import outside_environment
 from disteval.world.postmortem import RankStatus, examine, exit_text
-from disteval.world.process import import_code, import_path
 from disteval.world.processes import Processes
+from disteval.world.rank_process import import_code, import_path
 
 _PATH = "open(sys.argv[1] + '/sys.path').read()"  # users see the command lines of launchers
-_RANK_CODE = import_code(_PATH, "disteval.world.process import main") + "sys.exit(main())"
+_RANK_CODE = import_code(_PATH, "disteval.world.rank_process import main") + "sys.exit(main())"
 
 _TERMINATE_SECONDS = 3.0
 _SECONDS_PER_RANK = 0.1  # more, for the cores of a host are shared
@@ -75,7 +75,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
-        """Have every rank run `disteval.world.process.main` with that control directory.
+        """Have every rank run `disteval.world.rank_process.main` with that control directory.
 
         Args:
             directory: The world's control directory.

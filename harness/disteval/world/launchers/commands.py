@@ -11,7 +11,7 @@ from pathlib import Path
 from disteval.errors import BackendUnavailableError
 from disteval.extras import how_to_install
 from disteval.world.launchers.base import ProcessLauncher, rank_command
-from disteval.world.process import IN_CHILD, how_child_ended
+from disteval.world.rank_process import IN_CHILD, how_child_ended
 
 
 class CommandLauncher(ProcessLauncher):

@@ -12,7 +12,7 @@ from disteval.world.channel.connection import read_address
 from disteval.world.control_directory import ControlDirectory
 from disteval.world.environment import OuterWorld
 from disteval.world.launchers.threads import ThreadsLauncher
-from disteval.world.process import how_child_ended
+from disteval.world.rank_process import how_child_ended
 
 MEETING_SECONDS = 60.0
 

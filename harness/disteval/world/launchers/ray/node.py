@@ -21,7 +21,7 @@ from pathlib import Path
 from disteval.world.channel.connection import Address
 from disteval.world.control_directory import opened
 from disteval.world.postmortem import RankStatus, examine
-from disteval.world.process import become_rank
+from disteval.world.rank_process import become_rank
 
 _LOOK_SECONDS = 0.25
 

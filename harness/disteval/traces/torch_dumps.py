@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.errors import DataError, UsageError, describe_error
-from disteval.world.torch_calls import DEFAULT_GROUP, Call, read_calls, recorded_calls
+from disteval.traces.torch_calls import DEFAULT_GROUP, Call, read_calls, recorded_calls
 
 PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """The variables in which torch looks for the path of its files, without the rank at the end."""
@@ -30,7 +30,7 @@ def tell_calls(rank: int, since_ns: int | None = None) -> list[Call] | None:
 
     Args:
         rank: The rank that this process is.
-        since_ns: As for `disteval.world.torch_calls.recorded_calls`; None stands for ever.
+        since_ns: As for `disteval.traces.torch_calls.recorded_calls`; None stands for ever.
     """
     _write_dump(rank)
     return recorded_calls(since_ns or 0)
