@@ -108,7 +108,7 @@ def _gather_ranks(backend: BaseDistBackend) -> list[object]:
 
 def _run(command: list[str], output: Path, seconds: float) -> str:
     """Run a command that leads ranks, and describe how it ended; Ctrl-C ends it, too."""
-    processes = Processes(None)
+    processes = Processes()
     try:
         processes.start(command, dict(os.environ), output)
         status = processes.how_ended(0, seconds)

@@ -237,7 +237,7 @@ class _Kept:
                 _Link.close(server)
         return found
 
-    def supervise(self, folder: Path | None) -> _Link | None:
+    def supervise(self) -> _Link | None:
         """Return a supervisor that starts commands; None where no helper can be started."""
         for _ in range(2):  # somebody may have killed the one of before
             try:
@@ -245,7 +245,7 @@ class _Kept:
                     server = self.bare.get(_user())
                     if server is None or server.has_ended():
                         self.bare[_user()] = server = _Server((), dict(os.environ))
-                return _supervise([server], folder)[0]
+                return _supervise([server], None)[0]
             except OSError as error:
                 failed = error
         if not self._warned:
@@ -258,18 +258,19 @@ class _Kept:
 
 
 class Processes:
-    """The processes of one world, and its folder, which end with this process however it ends.
+    """The processes of one world, and its folder, which end with this process however it ends."""
 
-    Args:
-        folder: A control directory that this process has locked, and that is removed when this
-            process is gone; None if there is none.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self._bare = _kept.supervise(folder)
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._bare = _kept.supervise()
         self._forking: list[_Link] = []
         self._started: list[tuple[_Link, int]] = []
+
+    def keep(self, folder: Path) -> None:
+        """Have a control directory, which this process has locked, removed when it is gone."""
+        self._folder = folder
+        if self._bare is not None:
+            self._bare.send(["keep", str(folder)])
 
     def start(self, command: Sequence[str], variables: dict[str, str], output: Path) -> None:
         """Start a command, and add its output to a file.
@@ -361,8 +362,9 @@ def private_folder() -> Iterator[Path]:
     Raises:
         WorldError: See `disteval.world.control_directory.create`.
     """
+    processes = Processes()
     made = control_directory.create()
-    processes = Processes(made.path)
+    processes.keep(made.path)
     try:
         yield made.path
     finally:

@@ -94,6 +94,8 @@ class Helper:
             try:
                 if what == "supervise":
                     answer: Any = self._supervise(*given)
+                elif what == "keep":
+                    (self._folder,), answer = given, True
                 elif what == "start":
                     answer = self._start(*given)
                 elif what == "fork":

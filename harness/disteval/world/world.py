@@ -168,9 +168,10 @@ class World:
             self._place, self._recorder = pickle.dumps(place), Recorder(place, None)
         with interrupted_later():
             sweep()
+            launcher.processes = Processes()
             self._control = launcher.directory()
             self._directory = self._control.path
-            launcher.processes = Processes(self._directory)
+            launcher.processes.keep(self._directory)
             output_log = OutputLog(self._directory, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
             parts = os.getpid(), self._channel, launcher, output_log, self._control

@@ -173,9 +173,10 @@ def _start(ray: Any) -> None:
     global _directory, _processes
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with interrupted_later():
+        _processes = Processes()
         # A short name, since the paths of Ray's sockets have at most 107 characters.
         _directory = control_directory.create(f"ray-{secrets.token_hex(3)}")
-        _processes = Processes(_directory.path)
+        _processes.keep(_directory.path)
     _make_token(_directory.path)
     address, output = _directory.path / "address", _directory.path / "output"
     command = [sys.executable, "-c", _HEAD, import_path(), str(_directory.path)]
