@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from disteval import traces
@@ -92,9 +92,12 @@ class Feed:
         self.epoch += 1
         self._reset()
 
-    def state(self) -> tuple[dict[str, int], rng.RngState | None]:
-        """Return the place in the loader, and within a pass this rank's generators at its start."""
-        ended = self.complete
+    def state(self, *, in_step: bool) -> tuple[dict[str, int], rng.RngState | None]:
+        """Return the place in the loader, and within a pass this rank's generators at its start.
+
+        Within a step the pass has not ended: hooks at the end of the pass are still to be called.
+        """
+        ended = self.complete and not in_step
         done = 0 if ended else self.done
         place = {"epoch": self.epoch + ended, "done": done, "length": len(self.loader)}
         return place, self._start if done else None
@@ -104,6 +107,8 @@ class Feed:
         self.epoch = place["epoch"]
         if start is not None and place["length"] == len(self.loader):
             self.done, self._start = place["done"], dict(start)
+        else:
+            self.epoch += place["done"] >= place["length"]
 
 
 class Position:
@@ -116,6 +121,9 @@ class Position:
         phase: The number of phases that are done in this turn.
         done: The iterations that are done in the current phase, if it counts iterations.
         in_step: Whether hooks are called for an iteration that is not counted yet.
+        recorded: Whether the current phase has its record, though not all hooks were called.
+        reported: The samples, and sums of `LogBuffer.sums`, of this rank in the current phase
+            before the state was kept that it continues from.
         pending: The state from which the next run continues; None while a run trains.
     """
 
@@ -124,7 +132,8 @@ class Position:
         self._workflow: list[list[Any]] = []
         self.feeds: list[Feed] = []
         self.phase = self.done = 0
-        self.in_step = False
+        self.in_step = self.recorded = False
+        self.reported: tuple[int, list[Any]] = (0, [])
         self.pending: Mapping[str, Any] | None = None
         self._sampler_seed: int | None = None
 
@@ -147,7 +156,7 @@ class Position:
                 sampler.seed = state["sampler_seed"]
             self._sampler_seed = getattr(sampler, "seed", None)
         if state.get("workflow") == self._workflow and len(state["feeds"]) == len(self.feeds):
-            self.phase, self.done = state["phase"], state["done"]
+            self.phase, self.done, self.reported = state["phase"], state["done"], state["reported"]
             for feed, at, start in zip(self.feeds, state["feeds"], state["starts"], strict=True):
                 feed.go_to(at, start)
         return True
@@ -160,17 +169,23 @@ class Position:
         """Return the complete epochs and iterations, given those that the runner has counted."""
         return epoch + any(feed.complete for feed in self.feeds), iteration + self.in_step
 
-    def state(self) -> Mapping[str, Any]:
-        """Return what a run continues from, in which ``starts`` are this rank's."""
+    def state(self, samples: int = 0, sums: Sequence[Any] = ()) -> Mapping[str, Any]:
+        """Return what a run continues from, in which ``starts`` and ``reported`` are this rank's.
+
+        Args:
+            samples: The samples that this rank has trained on in the current phase.
+            sums: What it has reported of them, see `reported`.
+        """
         if self.pending is not None:
             return self.pending
-        passed = self._by_epoch and any(feed.complete for feed in self.feeds)
+        feeds = [feed.state(in_step=self.in_step) for feed in self.feeds]
         return {
             "workflow": self._workflow,
-            "phase": self.phase + passed,
-            "done": 0 if self._by_epoch else self.done + self.in_step,
-            "feeds": [feed.state()[0] for feed in self.feeds],
-            "starts": [feed.state()[1] for feed in self.feeds],
+            "phase": self.phase + self.recorded,
+            "done": 0 if self._by_epoch or self.recorded else self.done + self.in_step,
+            "feeds": [place for place, _ in feeds],
+            "starts": [start for _, start in feeds],
+            "reported": (0, []) if self.recorded else (samples, list(sums)),
             "sampler_seed": self._sampler_seed,
         }
 
@@ -183,10 +198,15 @@ class Position:
         place = dict(state["position"])
         if len(state["rng"]) == world_size:
             own = state["rng"][rank]
-            place["starts"] = own["passes"]
+            place["starts"], place["reported"] = own["passes"], own["reported"]
             rng.restore(own["now"])
         else:
-            place["starts"] = [None] * len(place["feeds"])
+            place["starts"], place["reported"] = [None] * len(place["feeds"]), (0, [])
+            # A pass or phase that only lacked its end is not repeated.
+            at, done = place["phase"], place["done"]
+            passed = any(each["done"] >= each["length"] for each in place["feeds"])
+            if passed if self._by_epoch else 0 < place["workflow"][at][1] <= done:
+                place["phase"], place["done"] = at + 1, 0
             seed = state.get("meta", {}).get("seed", place["sampler_seed"]) or 0
             rng.derive(int(seed), state["iter"], rank)
         self.pending = place

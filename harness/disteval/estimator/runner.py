@@ -148,6 +148,8 @@ class BaseRunner:
         self._position = Position(self.by_epoch)
         self._stack, self._folders = ExitStack(), set[Path]()
         self._generators: rng.RngState | None = None  # with which the next run begins
+        self._earlier: list[Any] = []  # sums of the current phase before it was resumed
+        self._begun = 0  # the iteration at which the run began
         self._untrained: list[tuple[int, Any]] | None = None  # fingerprints before the first step
 
     def run(
@@ -179,11 +181,12 @@ class BaseRunner:
         entries, end = self._agree(data_loaders, workflow, max_epochs)
         position = self._position
         trains = position.begin(entries, self.epoch)
+        self.epoch -= any(feed.complete for feed in position.feeds)  # passes that only lack an end
         # Each of these phases of a turn has one record.
         phases = [entry for entry in entries for _ in range(entry.times if self.by_epoch else 1)]
         if end is not None:
             self._set_end(end, phases)
-        first, begin, self.stopped = len(self.records), self.iter, None
+        first, self._begun, self.stopped = len(self.records), self.iter, None
         self._untrained = fingerprints(self.model) if trains else None
         with self._stack:  # of locks that the hooks take
             self._folders.clear()
@@ -194,21 +197,20 @@ class BaseRunner:
                     rng.restore(self._generators)
                 self._generators = None
             # A turn that was resumed in its middle is finished, also if training is at its end.
-            while position.phase or not trains or self._is_due():
+            while position.phase or position.done or not trains or self._is_due():
                 for at in range(position.phase, len(phases)):
                     position.phase = at
                     mode, times, loader = phases[at]
                     limit = None if self.by_epoch else times
                     if mode == "val":
                         self._validate(loader, limit)
-                    elif self._is_due() and (limit is None or position.done < limit):
+                    elif position.done or self._is_due():
                         self._train(loader, limit)
-                    position.done = 0
+                    position.done, position.recorded = 0, False
                 position.phase = 0
                 if not trains:
                     break
-            if self.iter > begin:
-                self._check_trained()
+            self._check_trained()
             self.call_hook("after_run")
             if trains:
                 position.pending = position.state()
@@ -220,25 +222,34 @@ class BaseRunner:
         self.model.train()
         position, feed = self._position, self._position.feed(loader)
         position.pending = self._generators = None
+        (self.samples, self._earlier), position.reported = position.reported, (0, [])
         if not self.by_epoch:
             self.epoch = feed.epoch
         begin, ended = time.perf_counter(), False
+
+        def is_full() -> bool:
+            return count is not None and (position.done >= count or not self._is_due())
+
         while not ended:
-            if not feed.running:
+            ended = is_full()
+            is_over = ended or feed.complete  # where it was resumed and lacks its end alone
+            if not is_over and not feed.running:
                 self.call_hook("before_train_epoch")
                 feed.begin()
-            for batch in feed.batches(to_the_end=count is None):
+            for batch in () if is_over else feed.batches(to_the_end=count is None):
                 self._train_batch(feed, batch)
                 position.done += count is not None
                 if self.on_progress is not None:
                     done = (feed.done, len(loader)) if count is None else (position.done, count)
                     self.on_progress(*done)
-                if count is not None and (position.done >= count or not self._is_due()):
-                    ended = True
+                if ended := is_full():
                     break
             if ended or count is None:
                 ended, seconds = True, time.perf_counter() - begin
-                self.publish(gather_record(self, "train", self.log_buffer, seconds))
+                sums = [self.log_buffer.sums(), *self._earlier]
+                record = gather_record(self, "train", sums, seconds)
+                position.recorded = True
+                self.publish(record)
             if feed.complete:
                 self.call_hook("after_train_epoch")
                 self._check_trained()
@@ -272,6 +283,7 @@ class BaseRunner:
     def _begin_phase(self, mode: str, loader: Any) -> None:
         self.mode, self.data_loader, self.samples = mode, loader, 0
         self.log_buffer.clear()
+        self._earlier = []
 
     def step(self, data: Any, *, train: bool) -> dict[str, Any]:
         """Run a step of the model on a batch, and return its result if nothing is missing from it.
@@ -468,8 +480,13 @@ class BaseRunner:
         All but ``rng`` is of this rank, and a checkpoint keeps the state of rank 0.
         """
         epoch, iteration = self.trained()
-        position = dict(self._position.state())
-        own = {"now": self._generators or rng.capture(), "passes": position.pop("starts")}
+        sums = [self.log_buffer.sums(), *self._earlier]
+        position = dict(self._position.state(self.samples, sums))
+        own = {
+            "now": self._generators or rng.capture(),
+            "passes": position.pop("starts"),
+            "reported": position.pop("reported"),
+        }
         state = {
             "meta": {**self.meta, "training": self.training, "epoch": epoch, "iter": iteration},
             "state_dict": weights_of(self.model),
@@ -491,8 +508,8 @@ class BaseRunner:
         With the same world size, training that was resumed gives the same results to the bit as
         training that was not interrupted, also in the middle of an epoch. With another world size
         the generators are seeded from ``meta['seed']`` (else the sampler's seed, else 0), the
-        iteration and the rank, and an epoch that was interrupted is begun anew. The record of a
-        phase that was resumed in its middle covers the iterations since then.
+        iteration and the rank, an epoch that was interrupted is begun anew, and the record of a
+        phase that was interrupted covers the iterations since then.
 
         Args:
             checkpoint: A file of `save_checkpoint`, the result of `state_dict`, or a folder, whose
@@ -605,6 +622,8 @@ class BaseRunner:
 
     def _check_trained(self) -> None:
         """Refuse to go on if no optimizer has changed a parameter since the run began."""
+        if self.iter == self._begun:
+            return
         if self._untrained and self._untrained == fingerprints(self.model):
             raise UsageError(
                 f"training has come to iteration {self.iter} and no parameter of "

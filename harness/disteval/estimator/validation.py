@@ -95,7 +95,7 @@ def validate(
             even_calls=False, workers=parts.workers, progress=_progress(runner, parts),
             limit=None if limit is None else limit * parts.batch_size,
         )  # fmt: skip
-    record = gather_record(runner, "val", buffer, found.seconds, found.evaluated)
+    record = gather_record(runner, "val", [buffer.sums()], found.seconds, found.evaluated)
     results = dict(found.metrics)
     counted = results.pop(_STEPS)
     if 0 < counted["unscored"] < found.evaluated:
@@ -170,18 +170,18 @@ def report(outputs: Mapping[str, Any], buffer: LogBuffer) -> int:
 
 
 def gather_record(
-    runner: BaseRunner, mode: str, buffer: LogBuffer, seconds: float, samples: int | None = None
+    runner: BaseRunner, mode: str, sums: list[Any], seconds: float, samples: int | None = None
 ) -> Record:
     """Make the record of a phase, in which this rank took so many seconds, with one collective.
 
     ``samples`` is the number on all ranks; None adds up those of the runner's phase.
     """
-    ranks = runner.backend.all_gather_object((runner.samples, seconds, buffer.sums()))
+    ranks = runner.backend.all_gather_object((runner.samples, seconds, sums))
     total = sum(rank[0] for rank in ranks) if samples is None else samples
     slowest = max(rank[1] for rank in ranks)
     epoch, iteration = runner.trained()
     record: Record = {"epoch": epoch, "iter": iteration, "mode": mode, "num_samples": total}
-    record |= averages([rank[2] for rank in ranks])
+    record |= averages([part for rank in ranks for part in rank[2]])
     if mode == "train" and runner.optimizer is not None:
         record["lr"] = runner.first_lr()
     record["samples_per_second"] = total / slowest if slowest else 0.0
