@@ -55,10 +55,8 @@ def collate(samples: list[Any], field: str = "") -> Any:
         UsageError: Samples have different fields.
     """
     kinds = set(map(type, samples))
-    if any(issubclass(kind, Mapping) for kind in kinds):
-        return _dict_of(samples, field)
-    if any(issubclass(kind, tuple) for kind in kinds):
-        return _tuple_of(samples, field)
+    if any(issubclass(kind, Mapping | tuple) for kind in kinds):
+        return _by_field(samples, field)
     if kinds <= _NUMBERS or all(issubclass(kind, _NUMBER) for kind in kinds):
         found = np.array(samples)
         return samples if found.dtype == object or _is_rounded(found, samples) else found
@@ -101,24 +99,22 @@ def _lists(values: list[list[Any]]) -> Any:
     return values if any(map(_is_rounded, arrays, values)) else _stacked(arrays)
 
 
-def _dict_of(values: list[Any], field: str) -> dict[Any, Any]:
-    first = next(value for value in values if isinstance(value, Mapping))
-    for value in values:
-        if not isinstance(value, Mapping) or value.keys() != first.keys():
-            raise _different(first, value, field)
-    return {key: collate([value[key] for value in values], f"{field}[{key!r}]") for key in first}
-
-
-def _tuple_of(values: list[Any], field: str) -> Any:
-    first = next(value for value in values if isinstance(value, tuple))
-    for value in values:
-        if not isinstance(value, tuple) or len(value) != len(first):
-            raise _different(first, value, field)
-    parts = [
-        collate(list(part), f"{field}[{number}]")
-        for number, part in enumerate(zip(*values, strict=True))
-    ]
-    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+def _by_field(samples: list[Any], field: str) -> Any:
+    """Return a batch of samples that are dicts or tuples, as one with a batch in each field."""
+    first = next(each for each in samples if isinstance(each, Mapping | tuple))
+    kind: Any = Mapping if isinstance(first, Mapping) else tuple
+    names = set(first) if kind is Mapping else None
+    for each in samples:
+        is_alike = isinstance(each, kind) and len(each) == len(first)
+        if not is_alike or (names is not None and names != each.keys()):
+            raise _different(first, each, field)
+    parts = {
+        name: collate([each[name] for each in samples], f"{field}[{name!r}]")
+        for name in (first if kind is Mapping else range(len(first)))
+    }
+    if kind is Mapping:
+        return parts
+    return type(first)(*parts.values()) if hasattr(first, "_fields") else tuple(parts.values())
 
 
 def _different(first: Any, other: Any, field: str) -> UsageError:
