@@ -60,16 +60,22 @@ def a_loop_that_counts_twice(folder: Path, caplog: pytest.LogCaptureFixture) -> 
     return disteval(folder, "audit", "my_eval:evaluate", "--case", "N=2,B=1,W=3").stdout
 
 
-def a_backend_that_loses_dtypes(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
-    target = "suites.mutants.broken.objects:DtypeLost"
+def a_backend_that_loses_tuples(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
+    target = "suites.mutants.broken.objects:TupleBecomesList"
     return disteval(folder, "check", target, "--rules=2.2", "--world-size=2").stdout
+
+
+def a_backend_whose_ranks_all_send(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
+    target = "suites.mutants.broken.broadcasts:OthersMustBeAbleToSend"
+    return disteval(folder, "check", target, "--rules=3.3", "--world-size=2").stdout
 
 
 @pytest.mark.parametrize(
     ("pages", "shown", "make"),
     [
         ("docs/streams.md", "the stream", a_stream_that_ends_early),
-        ("docs/report.md", "likely cause", a_backend_that_loses_dtypes),
+        ("docs/report.md", "likely cause", a_backend_that_loses_tuples),
+        ("docs/report.md", "usually", a_backend_whose_ranks_all_send),
         pytest.param("docs/suites.md", "no progress", a_hang, marks=needs("torch_cpu")),
         pytest.param(
             "docs/estimator.md", "the checkpoint", a_damaged_checkpoint, marks=needs("torch")

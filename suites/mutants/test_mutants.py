@@ -30,22 +30,6 @@ EXAMPLES_OF_CORRECT = 10
 LARGE = ("2.4", "3.5")
 
 
-CAUSES = {
-    "NeverInitialized": "init_process", "RanksCountFromOne": "counted from 1",
-    "ReversedOrder": "order", "OwnObjectTwice": "own object", "OnlyRank0Gathers": "only one rank",
-    "PaddedToTheLargest": "padded", "CutAt64K": "65535", "SixteenBitSizes": "16 bits",
-    "TupleBecomesList": "JSON", "SharingLost": "share", "DtypeLost": "dtype", "SrcIgnored": "src",
-    "OwnEntryIsTheInput": "copy", "CachesByIdentity": "cache", "StaleBuffer": "earlier call",
-    "LosesWhoIsLate": "late", "LeaksDescriptors": "files", "LeaksThreads": "threads",
-    "SwallowsTheError": "caught", "PairsWhateverComes": "number", "MeetsAtOnePlace": "port",
-    "WaitsForEver": "Rendezvous.timeout", "LonelyAfterAKill": "closed connection",
-    "LeavesItselfOut": "own", "NotWritten": "NotImplementedError", "SwapsRankAndSize": "swapped",
-    "RankIsText": "int", "EverybodyIsRank0": "rank", "OverJson": "pickle",
-    "CannotLeave": "finalize_process",
-}  # fmt: skip
-"""A word in the cause that the rule has to name, for mistakes that people are known to make."""
-
-
 def check(
     cls: type[BaseDistBackend], world_sizes: tuple[int, ...], *rules: str, **options: Any
 ) -> Any:
@@ -54,7 +38,7 @@ def check(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_every_mutant_is_killed_by_its_rule_which_names_a_known_cause(
+def test_every_mutant_is_killed_by_its_rule_which_names_no_wrong_cause(
     mutant: type[BaseDistBackend],
 ) -> None:
     breaks = mutant.breaks  # type: ignore[attr-defined]
@@ -69,11 +53,12 @@ def test_every_mutant_is_killed_by_its_rule_which_names_a_known_cause(
     assert killed, f"{mutant.__name__} survived rule {breaks} at world sizes {sizes}"
     # What was sent long before an example is not known, so its cause may not be seen.
     depends = result.cause == "" and DEPENDS in result.message
-    word = CAUSES.get(mutant.__name__, "")
-    if not depends and word not in result.cause:
+    word = getattr(mutant, "cause", "")
+    if not depends and (word not in result.cause or bool(word) != bool(result.cause)):
         # Ranks of a busy machine may have been too slow for large objects, which looks like a hang.
         [result] = check(mutant, (size,), breaks, timeout=TIMEOUT_OF_CORRECT).rules
-    assert depends or word in result.cause
+    assert depends or (word in result.cause and bool(word) == bool(result.cause))
+    assert result.usually or word
 
 
 def test_one_mistake_has_one_cause_whichever_rule_finds_it() -> None:

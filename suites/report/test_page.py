@@ -19,7 +19,7 @@ from disteval.world import World
 
 from suites.helpers.needs import needs
 from suites.helpers.reports import Page, outcomes, page
-from suites.mutants.broken.gathered import ReversedOrder
+from suites.mutants.broken.gathered import NotWritten
 from suites.report.runs import EVALUATION, FIT, TASK
 
 pytestmark = needs("jinja2")
@@ -27,18 +27,20 @@ pytestmark = needs("jinja2")
 
 @pytest.fixture(scope="module")
 def run() -> dict[str, Any]:
-    report = check_backend(ReversedOrder, (1, 2, 3), rules=select_rules(["1.1", "2.1"]), examples=2)
+    report = check_backend(NotWritten, (1, 2, 3), rules=select_rules(["1.1", "2.1"]), examples=2)
     return report.to_json()
 
 
 def test_failures_of_one_cause_are_folded_and_can_all_be_linked(run: dict[str, Any]) -> None:
     text = page(("a.json", run))
-    assert text.count("<h3>Likely") == 2  # one of them in the folded failure
-    assert len(re.findall(r"same cause .*2\.1 \(W=3\)", text)) == 1
+    assert text.count("<h3>Likely") == 3  # two of them in folded failures
+    assert len(re.findall(r"same cause .*2\.1 \(W=2.*3\)", text)) == 1
     links = re.findall(r'href="#(failure-[^"]*)"', text)
-    assert [text.count(f'id="{link}"') for link in links] == [1, 1]
-    older = {**run, "rules": [{k: v for k, v in r.items() if k != "cause"} for r in run["rules"]]}
-    assert "<h3>Likely" not in page(("a.json", older))
+    assert [text.count(f'id="{link}"') for link in links] == [1, 1, 1]
+    without = [{k: v for k, v in result.items() if k != "cause"} for result in run["rules"]]
+    assert "<h3>Likely" not in page(("a.json", {**run, "rules": without}))
+    told = [{**result, "usually": "it is not written"} for result in without]
+    assert page(("a.json", {**run, "rules": told})).count("it is not written</p>") == 3
 
 
 EVIL = "</pre></script></title>'\"><script>ran = 1</script><b onload=x>{{ 7 * 7 }}&amp;"
@@ -102,7 +104,7 @@ def test_a_rule_that_one_check_left_out_is_an_empty_cell(run: dict[str, Any]) ->
     fewer = run | {"rules": [r for r in run["rules"] if r["id"] == "1.1"]}
     assert outcomes(("a.json", fewer), ("b.json", run)) == {
         "1.1": ["passed"] * 6,
-        "2.1": [None, None, None, "passed", "failed", "failed"],
+        "2.1": [None] * 3 + ["failed"] * 3,
     }
 
 

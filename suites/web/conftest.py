@@ -18,6 +18,7 @@ CHECKS = {
     "hostile": ("suites.web.hostile:Hostile", "--world-size=1,2"),
     "reversed": ("suites.mutants.broken.gathered:ReversedOrder", "--world-size=2", "--rules=2.*"),
     "absent": ("suites.web.hostile:Absent", "--world-size=2", "--rules=2.1", "--timeout=1"),
+    "unwritten": ("suites.mutants.broken.gathered:NotWritten", "--world-size=2", "--rules=2.*"),
     "threads": ("threads", "--world-size=2"),
 }
 """Each file, and the check that writes it."""

@@ -273,6 +273,8 @@ def _show_failure(console: Console, failure: Failure, also: list[Cell]) -> None:
     lines.append(escape(visible(found)))
     if cause := cause_of(failure.cell):
         lines.append(f"[bold]likely cause:[/bold] {escape(visible(cause))}")
+    if usually := result.get("usually"):
+        lines.append(f"[bold]usually:[/bold] {escape(usually)}")
     if also:
         sizes = ", ".join(str(cell.size) for cell in also)
         lines.append(f"also broken at world size{'s' * (len(also) > 1)} {sizes}")

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from disteval.conformance.causes.naming import likely_cause
+from disteval.conformance.causes import Seen, likely_cause, raises
 from disteval.conformance.results import Result
 from disteval.conformance.rules import (
     DEPENDS,
@@ -74,7 +74,10 @@ def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tup
         result.outcome, result.message = "failed", error.what
         result.counterexample = error.counterexample
         result.evidence = error.error.evidence if error.error else []
-        result.cause = likely_cause(rule, bench, error)
+        seen = Seen(worlds.cls, worlds.world_size, error.error, error.differences, bench.wrong)
+        result.cause = likely_cause(seen, rule.cause)
+        result.usually = "" if result.cause else rule.usually
+        result.cause = result.cause or raises(seen)
         if isinstance(error, LostWorld) and error.may_not_recur:
             loss = first_line(error.what)
     except WorldError as error:  # a world did not start
@@ -127,7 +130,7 @@ def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Re
         return
     if result.outcome == "failed":
         result.outcome, result.message, result.cause = "unsupported", reason, ""
-        result.evidence = []
+        result.usually, result.evidence = "", []
     elif (
         result.outcome == "passed" and result.world_size > 1
     ):  # at world size 1 there is no other rank

@@ -3,25 +3,64 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from disteval.conformance.causes.copies import moment, sharing
+from disteval.conformance.causes import Seen, explains
 from disteval.conformance.objects import CHANGE, change, changeable, changed
 from disteval.conformance.rules import Bench, Trial, rule
-from disteval.conformance.seen import Results
+from disteval.conformance.wrong import Difference, same
 from disteval.contract import BaseDistBackend
 
 _KINDS = ("dict", "array", "large array")
 _LATE_SECONDS = 0.01
+SENT_LATE = (
+    "an object is read after the call has returned, as by a send that nobody waits for; serialise "
+    "it first, or wait until it was sent"
+)
+CACHED = (
+    "an old copy of an object that has changed since is sent, as from a cache by identity; "
+    "serialise the object in each call"
+)
 
 
-@rule("4.1", "independence", causes=[sharing])
+def moment(seen: Seen) -> str:
+    """Recognise results of rule 4.2 that show the input as it was earlier or later."""
+    for cause in (SENT_LATE, CACHED):
+
+        def explained(difference: Difference, cause: str = cause) -> bool:
+            found = list(_moments(difference, seen.world_size))
+            return bool(found) and all(cause == each for each in found)
+
+        if explains(seen, explained):
+            return cause
+    return ""
+
+
+def _moments(difference: Difference, world: int) -> Iterator[str]:
+    """Return what each wrong result of rule 4.2 shows: the input changes after each collective."""
+    kind, src, _ = difference.trial.args[difference.rank]
+    senders = [[src], [*range(world)]] * 2
+    then = [(number, sender) for number, each in enumerate(senders) for sender in each]
+    for got, (number, sender) in zip(difference.got or (), then, strict=True):
+        marks = [when for when in range(5) if same(got, changed(kind, sender, *[CHANGE] * when))]
+        if marks == [4] and sender == difference.rank:  # it is the input, which changes to the end
+            yield ""
+        elif marks != [number]:
+            yield "" if not marks else SENT_LATE if marks[0] > number else CACHED
+
+
+@rule("4.1", "independence")
 def check_independence(bench: Bench) -> None:
-    """A result is a copy: changing it changes neither the input nor another result."""
+    """A result is a copy: changing it changes neither the input nor another result.
+
+    Usually: a rank gets its own object back, in its entry of an all-gather or as src of a
+    broadcast; return a copy, for example of the pickled bytes. A result lies in a buffer or a
+    cache that a later call, or another rank of the process, uses too; return new objects from
+    each call. Equal objects of several ranks are rebuilt once; rebuild each entry. Or the
+    collective changes the object that it is given; work on a copy.
+    """
     ranks, trials = range(bench.world_size), []
     for src, (number, kind) in itertools.product(ranks, enumerate(_KINDS)):
         alike = (src + number) % 2 == 1  # with two ranks or more, each kind is sent both ways
@@ -42,9 +81,14 @@ def check_independence(bench: Bench) -> None:
     bench.expect(change_results, trials)
 
 
-@rule("4.2", "inputs are free again", causes=[moment])
+@rule("4.2", "inputs are free again", cause=moment)
 def check_inputs(bench: Bench) -> None:
-    """A rank may change what it has sent, without changing a result, and send it again as it is."""
+    """A rank may change what it has sent, without changing a result, and send it again as it is.
+
+    Usually: an object is read after the call has returned, as by a send that nobody waits for;
+    serialise it first, or wait until it was sent. Or an old copy is sent, as from a cache by
+    identity; serialise the object in each call.
+    """
     world, trials = bench.world_size, []
     for src, kind in itertools.product(range(world), _KINDS):
         late = (src + 1) % world
@@ -69,14 +113,11 @@ def change_results(backend: BaseDistBackend, task: tuple[str, bool, int]) -> lis
     mine = changeable(kind, 0 if alike else backend.rank)
     results = [*backend.all_gather_object(mine), backend.broadcast_object(mine, src)]
     results += [*backend.all_gather_object(mine), backend.broadcast_object(mine, src)]
-    places = os.getpid(), [_places(obj) for obj in (mine, *results)]
     for index, result in enumerate(results):
         change(result, mark_of(backend.rank, index))
     # Ranks may be threads: a result that two ranks share has the marks of both after this call.
     backend.all_gather_object(None)
-    found = Results([mine, *results])
-    found.facts = places
-    return found
+    return [mine, *results]
 
 
 def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[Any]:
@@ -102,11 +143,3 @@ def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[
 def mark_of(rank: int, index: int) -> int:
     """Return the mark that a rank leaves on one of its results; no two marks are equal."""
     return 1 + 1000 * rank + index
-
-
-def _places(obj: Any) -> set[int]:
-    """Return where the parts of an object that can change are in memory."""
-    parts = [obj, *obj.values()] if type(obj) is dict else [obj]
-    parts = [part for part in parts if isinstance(part, (list, bytearray, dict, np.ndarray))]
-    arrays = [part for part in parts if isinstance(part, np.ndarray)]
-    return {*map(id, parts), *(array.__array_interface__["data"][0] for array in arrays)}

@@ -9,7 +9,6 @@ import threading
 import time
 import traceback
 
-from disteval.conformance.causes.special import lost_ranks
 from disteval.conformance.on_ranks import gather_once
 from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
@@ -21,7 +20,6 @@ WORLD_SIZES = (2, 3)
 WAIT_SECONDS = 3.0
 """The seconds that the backend gets as `Rendezvous.timeout`."""
 
-_CAUSES = (lost_ranks,)
 _NEVER_SECONDS = 60.0
 _GRACE_SECONDS = 0.1  # for the guilty rank, which may not end
 _ERROR_LENGTH = 200
@@ -30,9 +28,15 @@ RETURNED = "returned from the collective"
 """The words for a survivor that had a result, which no loss and no busy machine can explain."""
 
 
-@rule("7.1", "a rank exits", capability="detects_lost_ranks", loses_ranks=True, causes=_CAUSES)
+@rule("7.1", "a rank exits", capability="detects_lost_ranks", loses_ranks=True)
 def check_exit(bench: Bench) -> None:
-    """When a rank exits, a collective is an error on all others within the bound."""
+    """When a rank exits, a collective is an error on all others within the bound.
+
+    Usually: the library's error, or a closed connection, is taken for an answer; raise it, and
+    return nothing that did not come from every rank. A wait for another rank has no limit; give
+    Rendezvous.timeout to the library's group and to each receive. Or the library ends the whole
+    process; set its error handler to return errors, or declare detects_lost_ranks a No.
+    """
     _check_fault(bench, "exits")
 
 
@@ -41,24 +45,37 @@ def check_exit(bench: Bench) -> None:
     "a rank is killed",
     capability="detects_lost_ranks",
     loses_ranks=True,
-    causes=[lost_ranks],
 )
 def check_kill(bench: Bench) -> None:
-    """When a rank is killed, a collective is an error on all others within the bound."""
+    """When a rank is killed, a collective is an error on all others within the bound.
+
+    Usually: a closed connection is taken for an answer; raise an error, and return nothing that
+    did not come from every rank. A wait for another rank has no limit; give Rendezvous.timeout
+    to the library's group and to each receive. Or the library ends the whole process; set its
+    error handler to return errors, or declare detects_lost_ranks a No.
+    """
     _check_fault(bench, "is killed")
 
 
-@rule("7.3", "a rank is frozen", capability="bounded_waits", loses_ranks=True, causes=_CAUSES)
+@rule("7.3", "a rank is frozen", capability="bounded_waits", loses_ranks=True)
 def check_freeze(bench: Bench) -> None:
-    """When a rank is stopped, a collective is an error on all others within the bound."""
+    """When a rank is stopped, a collective is an error on all others within the bound.
+
+    Usually: a wait for another rank has no limit, or a longer one than Rendezvous.timeout, for
+    the connection of a stopped rank stays open; give that timeout to the library's group and to
+    each receive.
+    """
     _check_fault(bench, "is frozen")
 
 
-@rule(
-    "7.4", "a rank never calls", capability="bounded_waits", loses_ranks=True, causes=[lost_ranks]
-)
+@rule("7.4", "a rank never calls", capability="bounded_waits", loses_ranks=True)
 def check_absence(bench: Bench) -> None:
-    """When a rank never calls a collective, it is an error on all others within the bound."""
+    """When a rank never calls a collective, it is an error on all others within the bound.
+
+    Usually: a wait for another rank has no limit, or a longer one than Rendezvous.timeout; give
+    that timeout to the library's group and to each receive. Or a wait that is over returns what
+    has come so far; raise an error.
+    """
     _check_fault(bench, "never calls")
 
 
@@ -96,30 +113,26 @@ def _check_fault(bench: Bench, deed: str) -> None:
 
     found = lost.run(lose_a_rank, *tasks, on_lost=lambda _: None, until=until, grace=_GRACE_SECONDS)
     lost.terminate()
-    wrong, deeds, ended = [], [], []
+    wrong, ended = [], []
     for rank in others:
         status = gone.get(rank)
         if status is not None and status.reply is not None:  # it raised
-            deeds.append("could not report")
             wrong.append(f"rank {rank} could not report what it saw:\n{status.reply.trace}")
         elif status is not None:
-            deeds.append("ended")
             ended.append(rank)
             wrong.append(f"rank {rank} ended as well ({status.how}){_EXPECTED}")
         elif rank not in found.returned:
-            deeds.append("waits")
             wrong.append(f"rank {rank} still waits after {bound:g} s{_EXPECTED}")
         elif (seen := found[rank])[0]:
             bench.observed.append("rank {} raised {} after {:.1f} s".format(rank, *seen))
         else:
-            deeds.append("returned")
             wrong.append(f"rank {rank} {RETURNED}{_EXPECTED}")
     if wrong:
         what = "\n".join(wrong)
         example = f"rank {guilty} of {world} {deed} before the second collective"
         if ended and RETURNED not in what:
-            raise LostWorld(WorldError(what, lost=ended), example, deeds)
-        raise BrokenRuleError(what, example, facts=deeds)
+            raise LostWorld(WorldError(what, lost=ended), example)
+        raise BrokenRuleError(what, example)
 
 
 def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, float]:

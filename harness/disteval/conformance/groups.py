@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
 from disteval.conformance import on_ranks
-from disteval.conformance.causes.lists import LISTS
-from disteval.conformance.causes.state import ENDS_OTHERS, LEFT_BEHIND, NOT_LEFT, SHARED, of_step
 from disteval.conformance.checks import check_identity, check_identity_before
 from disteval.conformance.faults import WAIT_SECONDS, WORLD_SIZES
 from disteval.conformance.rules import (
@@ -22,7 +20,6 @@ from disteval.conformance.rules import (
 from disteval.conformance.trials import Collective, trial_of
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError, describe_error
-from disteval.world.world import LEAVE
 
 _TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
 _COLLECTIVES = 8
@@ -30,9 +27,14 @@ _LATE_SECONDS = 0.01
 _MOST_BESIDE = 8  # for two worlds of that many ranks there is room on any machine
 
 
-@rule("1.4", "worlds side by side", causes=[of_step, *LISTS])
+@rule("1.4", "worlds side by side")
 def check_side_by_side(bench: Bench) -> None:
-    """Two worlds at once on one machine do not meet, and one goes on when the other has ended."""
+    """Two worlds at once on one machine do not meet, and one goes on when the other has ended.
+
+    Usually: the worlds share a port, a path or a name; take it from the rendezvous, which each
+    group has for itself. Or leaving a group ends what other groups use; undo in
+    finalize_process only what init_process of this group has done.
+    """
     # It is required, so a check of larger worlds alone has to try it, too.
     _refuse_large(bench, _MOST_BESIDE if bench.worlds.is_smallest else max(WORLD_SIZES))
     if not bench.worlds.can_be_lost:
@@ -40,9 +42,9 @@ def check_side_by_side(bench: Bench) -> None:
     _call(bench, "the first world")
     with bench.worlds.another() as beside:
         other = Bench(beside)
-        with _while("a second world started beside the first", SHARED), _no_start_is_a_failure():
+        with _while("a second world started beside the first"), _no_start_is_a_failure():
             beside.get()
-        at_once = _while("two worlds called collectives at once", SHARED)
+        at_once = _while("two worlds called collectives at once")
         with at_once, ThreadPoolExecutor(1) as thread:
             calls = thread.submit(_call, other, "the second world", 1)
             try:
@@ -50,13 +52,19 @@ def check_side_by_side(bench: Bench) -> None:
             finally:
                 calls.result()
         bench.worlds.lost_at_start = bench.worlds.lost_at_start or beside.lost_at_start
-    with _while("the second world had ended", ENDS_OTHERS):
+    with _while("the second world had ended"):
         _call(bench, "the first world")
 
 
-@rule("1.5", "joined again", capability="joins_again", loses_ranks=True, causes=[of_step, *LISTS])
+@rule("1.5", "joined again", capability="joins_again", loses_ranks=True)
 def check_joining_again(bench: Bench) -> None:
-    """Ranks that left a group, also after a failed collective, can join another and start clean."""
+    """Ranks that left a group, also after a failed collective, can join another and start clean.
+
+    Usually: the group that was left is still there in part; undo in finalize_process all that
+    init_process has done, or, where the library can't, declare joins_again a No with the
+    reason. Or finalize_process raises or does not return; have it leave without waiting for
+    other ranks, also after an error.
+    """
     _refuse_large(bench, max(WORLD_SIZES))
     worlds, alone = bench.worlds, bench.world_size == 1
     reason = bench.cls.capabilities.why_not("joins_again")
@@ -67,13 +75,13 @@ def check_joining_again(bench: Bench) -> None:
         ranks = Bench(own)
         _call(ranks, "the first group")
         ranks.run(on_ranks.broadcast_from_nowhere, [-1] * worlds.world_size)
-        with _while("the ranks had left and joined again", LEFT_BEHIND):
+        with _while("the ranks had left and joined again"):
             _join_again(ranks)
             _call(ranks, "the second group")
         # It takes the timeout, so one world size has to do.
         if worlds.can_be_lost and bench.cls.capabilities.bounded_waits and bench.world_size == 2:
             ranks.run(gather_without_the_last)
-        with _while("the ranks had joined again after a failed collective", LEFT_BEHIND):
+        with _while("the ranks had joined again after a failed collective"):
             _join_again(ranks)
             _call(ranks, "the third group")
         bench.ran += ranks.ran
@@ -99,8 +107,7 @@ def _join_again(bench: Bench) -> None:
     try:
         bench.worlds.join_again()
     except WorldError as error:
-        leaving = error.post_mortem is not None and error.post_mortem.order == LEAVE
-        raise LostWorld(error, "", NOT_LEFT if leaving else None) from error
+        raise LostWorld(error, "") from error
     check_identity(bench)
     check_identity_before(bench)
 
@@ -129,17 +136,16 @@ def _short_waits() -> Iterator[None]:
         errors = error.error.errors.values() if error.error else ()
         if error.error is None or not any(_TIMEOUT.search(describe_error(e)) for e in errors):
             raise
-        lost = LostWorld(error.error, error.counterexample, error.facts)
+        lost = LostWorld(error.error, error.counterexample)
         lost.what, lost.may_not_recur = error.what, True
         raise lost from error
 
 
 @contextmanager
-def _while(when: str, cause: str) -> Iterator[None]:
-    """Say of a failure when it happened, and what causes failures that happen then only."""
+def _while(when: str) -> Iterator[None]:
+    """Say of a failure when it happened."""
     try:
         yield
     except (BrokenRuleError, LostWorld) as error:
         error.what = f"when {when}: {error.what}"
-        error.facts = error.facts if isinstance(error.facts, str) else cause
         raise

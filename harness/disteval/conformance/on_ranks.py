@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from disteval.conformance.fingerprint import Gathered, digest
-from disteval.conformance.seen import MOST_BYTES, Results, Wrong, wrong_of
 from disteval.conformance.world import identity_of
+from disteval.conformance.wrong import MOST_BYTES, Wrong, wrong_of
 from disteval.contract import BaseDistBackend
 from disteval.metrics.accuracy import Accuracy
 from disteval.metrics.base import BaseMetric
@@ -92,15 +92,6 @@ def gather_once(backend: BaseDistBackend) -> list[int]:
     return backend.all_gather_object(backend.rank)
 
 
-def works_before(backend: BaseDistBackend, task: tuple[Any, ...]) -> bool:
-    """Return whether two all-gathers and a broadcast from the task's first rank are right."""
-    ranks = range(backend.world_size)
-    sent = [[("before", call, *task, rank) for rank in ranks] for call in range(3)]
-    *mine, last = [each[backend.rank] for each in sent]
-    found = [*map(backend.all_gather_object, mine), backend.broadcast_object(last, task[0])]
-    return bool(found == [*sent[:2], sent[2][task[0]]])
-
-
 @lru_cache(16)
 def payload(size: int, owner: int | None = None) -> bytes:
     """Return bytes of that length that any truncation and any stripping of zeros changes.
@@ -168,15 +159,10 @@ def sequence(backend: BaseDistBackend, steps: list[Step]) -> list[Any]:
 
 
 def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
-    """Return results of three backend objects, one of them created later, and their identities."""
-    ranks = list(range(backend.world_size))
-    alone = [[backend.all_gather_object((call, backend.rank)) for call in range(3)]]
-    alone += [[backend.broadcast_object((call, backend.rank), src) for call in range(3)]]
+    """Return results of one object, then of three, one created later, and their identities."""
+    results: list[Any] = [backend.all_gather_object((call, backend.rank)) for call in range(3)]
+    results += [backend.broadcast_object((call, backend.rank), src) for call in range(3)]
     objects: list[BaseDistBackend] = [backend, type(backend.inner)()]
-    results = Results()
-    results.facts = alone == [
-        [[(call, rank) for rank in ranks] for call in range(3)], [(call, src) for call in range(3)]
-    ]  # fmt: skip
     for turn in range(4):
         if turn == 2:
             objects.append(type(backend.inner)())

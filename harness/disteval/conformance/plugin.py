@@ -245,6 +245,7 @@ def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
     example = f"example: {result.counterexample}" if result.counterexample else ""
     lines = [result.sentence, example, with_sections(result.message, result.evidence)]
     lines += [f"likely cause: {result.cause}"] if result.cause else []
+    lines += [f"usually: {result.usually}"] if result.usually else []
     return "\n".join(filter(None, lines))
 
 

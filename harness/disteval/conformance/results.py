@@ -36,6 +36,7 @@ class Result:
         evidence: The title and the text of each traceback, stack and output of ranks.
         counterexample: The smallest failing example found.
         cause: The likely cause of the failure and what to do about it, if it could be seen.
+        usually: What people get wrong who break this rule, of a failure whose cause was not seen.
         observed: What the ranks did, for rules that report more than that they passed, and for
             losses that did not recur.
         replay: The command that repeats this rule at this world size, if it failed or lost ranks.
@@ -55,6 +56,7 @@ class Result:
     observed: str = ""
     replay: str = ""
     cause: str = ""
+    usually: str = ""
 
     @classmethod
     def of(cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = "") -> Result:
@@ -71,6 +73,7 @@ class Result:
             message=f"{loss}; {why}",
             counterexample="",
             cause="",
+            usually="",
             observed=self.message,
         )
 

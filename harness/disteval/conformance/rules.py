@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeVar
 
+from disteval.conformance.causes import Detector
 from disteval.conformance.fingerprint import digest
 from disteval.conformance.on_ranks import compare
-from disteval.conformance.seen import Cause, Difference, Wrong
 from disteval.conformance.world import BackendWorlds
+from disteval.conformance.wrong import Difference, Wrong
 from disteval.errors import HarnessError, WorldError
 from disteval.world.postmortem import first_line
 
@@ -31,7 +32,6 @@ class BrokenRuleError(HarnessError):
         what: The results of the ranks and the expected ones.
         counterexample: The smallest example found.
         differences: The wrong results of that example.
-        facts: What the check found, for the causes of its rule.
         error: The error of a world whose ranks have raised.
     """
 
@@ -40,13 +40,12 @@ class BrokenRuleError(HarnessError):
         what: str,
         counterexample: str = "",
         differences: Sequence[Difference] = (),
-        facts: Any = None,
         error: WorldError | None = None,
     ) -> None:
         super().__init__(what, counterexample)
         self.what = what
         self.counterexample = counterexample
-        self.differences, self.facts, self.error = differences, facts, error
+        self.differences, self.error = differences, error
 
     def __str__(self) -> str:
         return f"{self.what}\nexample: {self.counterexample}" if self.counterexample else self.what
@@ -58,18 +57,16 @@ class LostWorld(BaseException):
     Args:
         error: The loss.
         counterexample: The example that was tried.
-        facts: What the check found, for the causes of its rule.
 
     Attributes:
         may_not_recur: Whether something outside may be the cause: ranks ended, or were late and
             none raised an exception, and no failure came before.
     """
 
-    def __init__(self, error: WorldError, counterexample: str, facts: Any = None) -> None:
+    def __init__(self, error: WorldError, counterexample: str) -> None:
         self.error, self.what = error, error.summary
         self.counterexample = counterexample
         self.differences: Sequence[Difference] = ()
-        self.facts = facts
         self.may_not_recur = bool(error.lost) or not error.errors
 
     def came_after(self, failure: str) -> None:
@@ -243,6 +240,8 @@ class Rule:
         name: The name, a few words.
         sentence: What a backend has to do; the first paragraph of the check's docstring.
         check: The function that raises `BrokenRuleError` if the backend breaks the rule.
+        usually: What people get wrong and what to do; the paragraph of the check's docstring that
+            begins with this word.
         capability: The field of `Capabilities` in which a backend may declare that it can't keep
             the rule; None if every backend must keep it.
         tries: How many times in a row the check has to fail; more than once if the measurement
@@ -250,18 +249,19 @@ class Rule:
         process_wide: Whether the check measures or sets something that all threads of a process
             share.
         loses_ranks: Whether the check ends the world in which it is tried.
-        causes: The usual causes of a failure, the most special ones first.
+        cause: Recognises a mistake that this rule alone shows.
     """
 
     number: str
     name: str
     sentence: str
     check: Callable[[Bench], None]
+    usually: str = ""
     capability: str | None = None
     tries: int = 1
     process_wide: bool = False
     loses_ranks: bool = False
-    causes: Sequence[Cause] = ()
+    cause: Detector | None = None
 
     @property
     def level(self) -> str:
@@ -276,20 +276,20 @@ RULES: list[Rule] = []
 
 
 def rule(
-    number: str, name: str, causes: Sequence[Cause] = (), **attributes: Any
+    number: str, name: str, **attributes: Any
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
     """Return a decorator that adds a check to `RULES`.
 
     Args:
         number: See `Rule`.
         name: See `Rule`.
-        causes: See `Rule`.
         **attributes: Other attributes of `Rule`.
     """
 
     def register(check: Callable[[Bench], None]) -> Callable[[Bench], None]:
-        sentence = (check.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
-        RULES.append(Rule(number, name, sentence, check, causes=tuple(causes), **attributes))
+        told = " ".join((check.__doc__ or "").split())
+        sentence, _, usually = told.partition(" Usually: ")
+        RULES.append(Rule(number, name, sentence, check, usually, **attributes))
         return check
 
     return register

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from disteval.conformance.causes.special import tensor_collectives, tensors
 from disteval.conformance.rules import Bench, NotApplicableError, Rule, Trial, rule
 from disteval.contract import BaseDistBackend
 from disteval.templates import TensorBaseDistBackend
@@ -15,21 +14,34 @@ from disteval.world.collective_log import LoggedBackend
 _SIZES = (0, 1, 257, 512, 1 << 16)
 
 
-@rule("9.1", "template: bytes to a tensor and back", causes=[tensors])
+@rule("9.1", "template: bytes to a tensor and back")
 def check_tensors(bench: Bench) -> None:
-    """A tensor template turns bytes into a flat tensor of their length, and back into bytes."""
+    """A tensor template turns bytes into a flat tensor of their length, and back into bytes.
+
+    Usually: the tensor has more than one dimension, or another dtype than bytes; flatten it,
+    and convert no value.
+    """
     _check_conversions(bench, [0])
 
 
-@rule("9.2", "template: padding", causes=[tensors])
+@rule("9.2", "template: padding")
 def check_padding(bench: Bench) -> None:
-    """A tensor template pads after the bytes, up to the length that was asked for."""
+    """A tensor template pads after the bytes, up to the length that was asked for.
+
+    Usually: the padding is in front of the bytes, or the tensor is padded to another size than
+    the one asked for; put it behind them, and use size as it is.
+    """
     _check_conversions(bench, [1, 4096])
 
 
-@rule("9.3", "template: collectives of tensors", causes=[tensor_collectives])
+@rule("9.3", "template: collectives of tensors")
 def check_tensor_collectives(bench: Bench) -> None:
-    """A tensor template gathers tensors of equal length by rank, and broadcasts them from src."""
+    """A tensor template gathers tensors of equal length by rank, and broadcasts them from src.
+
+    Usually: the broadcast always takes the tensor of rank 0; give src to the library's
+    broadcast as its root. Or the tensors are in another order than that of the ranks; return
+    that of rank r at index r.
+    """
     _need_template(bench)
     world = bench.world_size
     if world == 1:

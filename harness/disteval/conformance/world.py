@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from operator import index
 from typing import Any
 
-from disteval.conformance.causes.raised import by_words
-from disteval.conformance.seen import Seen
+from disteval.conformance.causes import Seen, address_in_use
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.registry import get_backend_class
@@ -207,7 +206,7 @@ def _naming_the_cause(world_size: int) -> Iterator[None]:
     try:
         yield
     except WorldError as error:
-        if cause := by_words(Seen((), world_size, error)):
+        if cause := address_in_use(Seen(object, world_size, error)):
             error.args = (f"{error}\nlikely cause: {cause}",)
         raise
 

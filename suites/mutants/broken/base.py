@@ -9,7 +9,10 @@ from disteval.contract import BaseDistBackend
 from disteval_backends.threads_dist import ThreadsDist
 
 MUTANTS: list[type[BaseDistBackend]] = []
-"""All broken backends; ``breaks`` is the number of the rule that each breaks."""
+"""All broken backends; ``breaks`` is the number of the rule that each breaks.
+
+Some have a word of the likely cause, ``cause``, that the rule has to name.
+"""
 
 
 class Mutant(ThreadsDist):
@@ -31,9 +34,13 @@ class Gathered(Mutant):
 
 
 def add(
-    module: dict[str, Any], base: type[Mutant], breaks: str, **changes: Callable[..., Any]
+    module: dict[str, Any],
+    base: type[Mutant],
+    breaks: str,
+    cause: str = "",
+    **changes: Callable[..., Any],
 ) -> None:
     """Add a broken backend to a module for each name: the base with that function as `change`."""
     for name, change in changes.items():
-        own = {"__module__": module["__name__"], "breaks": breaks, "change": change}
+        own = {"__module__": module["__name__"], "breaks": breaks, "cause": cause, "change": change}
         module[name] = type(name, (base,), own)

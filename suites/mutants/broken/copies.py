@@ -115,6 +115,7 @@ class CachesByIdentity(Mutant):
     """Sends an old copy of an object that it has sent before, as a cache of frames does."""
 
     breaks = "4.2"
+    cause = "cache"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -129,6 +130,7 @@ class SendsWhenOthersArrive(Mutant):
     """Lets the source leave a reference, which the other ranks pickle when they arrive."""
 
     breaks = "4.2"
+    cause = "after the call"
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         self._check_src(src)

@@ -64,17 +64,16 @@ class UselessAfter(Mutant):
         return gathered[::-1] if self.failed else gathered
 
 
-add(
-    globals(), ForgivesInAllGathers, "6.1",
-    SwallowsTheError=_is_a(RankError), OnlyTheGuiltyIsTold=_is_of_another,
-)  # fmt: skip
+_TOLD = "the others a message"
+add(globals(), ForgivesInAllGathers, "6.1", SwallowsTheError=_is_a(RankError))
+add(globals(), ForgivesInAllGathers, "6.1", _TOLD, OnlyTheGuiltyIsTold=_is_of_another)
 add(globals(), ForgivesInAllGathers, "6.2", UnloadableBecomesNone=_is_a(FrameError))
 add(globals(), ForgivesInAllGathers, "6.3", OnlySomeRefuseWhatIsTooLarge=_is_of_anothers_size)
 add(
     globals(), ForgivesInAllGathers, "7.4",
     GoesOnWithoutTheMissing=_is_a(threading.BrokenBarrierError),
 )  # fmt: skip
-add(globals(), ForgivesInBroadcasts, "6.1", OnlySrcIsTold=_is_of_another)
+add(globals(), ForgivesInBroadcasts, "6.1", _TOLD, OnlySrcIsTold=_is_of_another)
 add(globals(), ForgivesInBroadcasts, "6.2", UnloadableBroadcastBecomesNone=_is_a(FrameError))
 add(globals(), ForgivesInBroadcasts, "6.3", OnlySrcRefusesWhatIsTooLarge=_is_of_anothers_size)
 add(globals(), UselessAfter, "6.1", UselessAfterAnError=_is_a(RankError))
@@ -87,6 +86,7 @@ add(globals(), UselessAfter, "6.4", UselessAfterAMismatch=_is_a(FrameError))
 
 class HangsWhenOneCannotSend(Mutant):
     breaks = "6.1"
+    cause = "the others a message"
 
     def all_gather_object(self, obj: Any) -> Any:
         # Some libraries serialise before they communicate, and raise on one rank only.
@@ -116,6 +116,7 @@ class SendsBeforeItReceives(Sockets):
     """Sends its bytes to each connection first, which ends once the other end has read enough."""
 
     breaks = "2.4"
+    cause = "before any receives"
 
     def _all_gather_bytes(self, mine: Any, sizes: Sequence[int]) -> list[Any]:
         for peer in self._peers:

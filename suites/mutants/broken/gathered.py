@@ -49,6 +49,7 @@ class PaddedToTheLargest(Gathered):
 
 class SizesOfRank0(Gathered):
     breaks = "2.3"
+    cause = "rank 0"
 
     def change(self, gathered: list[Any]) -> Any:
         if type(gathered[0]) is not bytes:
@@ -77,6 +78,7 @@ class NotWritten(Mutant):
     """Has collectives that somebody has yet to write."""
 
     breaks = "2.1"
+    cause = "NotImplementedError"
 
     def all_gather_object(self, obj: Any) -> Any:
         raise NotImplementedError

@@ -28,6 +28,7 @@ class EndsAllWorlds(Mutant):
     """Cleans up after all groups of this machine when one of them is left."""
 
     breaks = "1.4"
+    cause = "BrokenBarrierError"
     _groups: ClassVar[dict[Path, ThreadGroup]] = {}
 
     @classmethod
@@ -43,6 +44,7 @@ class CannotJoinAgain(Mutant):
     """Refuses to join, as libraries do that can be initialised once a process."""
 
     breaks = "1.5"
+    cause = "RuntimeError"
     _seen: ClassVar[threading.local] = threading.local()
 
     @classmethod
@@ -56,6 +58,7 @@ class AnswersFromTheGroupBefore(Mutant):
     """Keeps results by the number of their call, also when the group is left."""
 
     breaks = "1.5"
+    cause = "earlier call"
     _kept: ClassVar[threading.local] = threading.local()
 
     @classmethod
@@ -73,6 +76,7 @@ class StaysAborted(Mutant):
     """Refuses every collective after one that failed, also in the next group."""
 
     breaks = "1.5"
+    cause = "RuntimeError"
     _failed: ClassVar[threading.local] = threading.local()
 
     def all_gather_object(self, obj: Any) -> Any:
@@ -87,6 +91,7 @@ class StaysAborted(Mutant):
 
 class CannotLeave(Mutant):
     breaks = "1.5"
+    cause = "OSError"
 
     @classmethod
     def finalize_process(cls) -> None:

@@ -38,27 +38,33 @@ class ChangedArray(Changed):
 add(
     globals(), Changed, "2.2",
     NoneBecomesEmpty=lambda self, item: "" if item is None else item,
-    TrueBecomes1=lambda self, item: int(item) if type(item) is bool else item,
     NegativeZeroLost=lambda self, item: item + 0.0 if type(item) is float else item,
-    TupleBecomesList=lambda self, item: list(item) if type(item) is tuple else item,
-    BytearrayBecomesBytes=lambda self, item: bytes(item) if type(item) is bytearray else item,
     SurrogatesLost=lambda self, item: (
         item.encode("utf-8", "replace").decode() if type(item) is str else item
     ),
     LargeIntegersWrap=lambda self, item: (
         item & 0xFFFF_FFFF_FFFF_FFFF if type(item) is int and item > 0 else item
     ),
+)  # fmt: skip
+add(
+    globals(), Changed, "2.2", "JSON",
+    TrueBecomes1=lambda self, item: int(item) if type(item) is bool else item,
+    TupleBecomesList=lambda self, item: list(item) if type(item) is tuple else item,
+    BytearrayBecomesBytes=lambda self, item: bytes(item) if type(item) is bytearray else item,
     ClassLost=lambda self, item: vars(item) if type(item).__name__ == "Sample" else item,
     TimezoneLost=lambda self, item: item.replace(tzinfo=None) if hasattr(item, "tzinfo") else item,
 )  # fmt: skip
+add(globals(), ChangedBytes, "2.3", "65535", CutAt64K=lambda self, item: item[:65_535])
 add(
-    globals(), ChangedBytes, "2.3",
-    CutAt64K=lambda self, item: item[:65_535],
+    globals(), ChangedBytes, "2.3", "16 bits",
     SixteenBitSizes=lambda self, item: item[: len(item) % 65_536],
 )  # fmt: skip
-add(globals(), ChangedBytes, "2.2", TrailingZerosStripped=lambda self, item: item.rstrip(b"\0"))
-add(globals(), ChangedBytes, "2.4", LargeOnesLost=lambda self, item: item[: 32 << 20])
-add(globals(), ChangedBytes, "3.2", BroadcastCutAt64K=lambda self, item: item[:65_535])
+add(
+    globals(), ChangedBytes, "2.2", "stripping",
+    TrailingZerosStripped=lambda self, item: item.rstrip(b"\0"),
+)  # fmt: skip
+add(globals(), ChangedBytes, "2.4", "33554432", LargeOnesLost=lambda self, item: item[: 32 << 20])
+add(globals(), ChangedBytes, "3.2", "65535", BroadcastCutAt64K=lambda self, item: item[:65_535])
 
 
 class BitOffsetsInInt32ForFive(Gathered):
@@ -87,6 +93,7 @@ class OneReceiveForEach(LargeGathered):
     """Receives as much of each object as is there, which is all of it while one rank sends."""
 
     breaks = "2.4"
+    cause = "until all bytes"
 
     def change_large(self, gathered: list[Any]) -> Any:
         return [item[: (4 << 20) + 1000 * rank] for rank, item in enumerate(gathered)]
@@ -119,6 +126,7 @@ class PickleProtocol2(Mutant):
     """Pickles by protocol 2, so that new exceptions lose their class."""
 
     breaks = "2.2"
+    cause = "protocol=5"
 
     def all_gather_object(self, obj: Any) -> Any:
         old = super().all_gather_object(pickle.dumps(obj, protocol=2))
@@ -127,16 +135,20 @@ class PickleProtocol2(Mutant):
 
 class OverJson(Mutant):
     breaks = "2.2"
+    cause = "TypeError"
 
     def all_gather_object(self, obj: Any) -> Any:
         return [json.loads(text) for text in super().all_gather_object(json.dumps(obj))]
 
 
 add(
+    globals(), ChangedArray, "2.2", "byte order",
+    ByteOrderLost=lambda self, item: item.astype(item.dtype.newbyteorder("=")),
+)  # fmt: skip
+add(
     globals(), ChangedArray, "2.2",
     DtypeLost=lambda self, item: item.astype(np.int64) if item.dtype == np.int16 else item,
     FortranOrderLost=lambda self, item: item.copy(order="C"),
-    ByteOrderLost=lambda self, item: item.astype(item.dtype.newbyteorder("=")),
     NanPayloadLost=lambda self, item: (
         np.where(np.isnan(item), np.nan, item) if item.dtype == "<f8" else item
     ),

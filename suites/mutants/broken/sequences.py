@@ -12,6 +12,7 @@ from suites.mutants.broken.base import Gathered, Mutant
 
 class StaleBuffer(Mutant):
     breaks = "5.1"
+    cause = "earlier call"
     previous: Any = None
 
     def all_gather_object(self, obj: Any) -> Any:
@@ -22,6 +23,7 @@ class StaleBuffer(Mutant):
 
 class BroadcastAfterGatherIsStale(Mutant):
     breaks = "5.1"
+    cause = "earlier call"
     gathered: Any = None
 
     def all_gather_object(self, obj: Any) -> Any:
@@ -79,6 +81,7 @@ class DoubleBufferOfEachObject(Mutant):
     """Uses two buffers in turn and one barrier, which suffices only for a single backend object."""
 
     breaks = "5.4"
+    cause = "backend object"
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,6 +118,7 @@ class ReusesItsList(Mutant):
     """Returns the same list from every call."""
 
     breaks = "5.1"
+    cause = "later call"
 
     def __init__(self) -> None:
         super().__init__()

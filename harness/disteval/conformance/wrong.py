@@ -1,0 +1,134 @@
+"""Results that differ from the expected ones: what a rank sends of them, and their description."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+from disteval.conformance.fingerprint import Gathered, describe, digest
+
+if TYPE_CHECKING:
+    from disteval.conformance.rules import Trial
+
+MOST_BYTES = 1 << 21
+"""The bytes of wrong results that a rank sends in one order; later results are only described."""
+
+_LONG_BYTES = 1 << 10
+_PIECE_BYTES = 1 << 12
+
+
+class Long(NamedTuple):
+    """What is sent instead of many bytes: their type, number, digest, and checksums of pieces."""
+
+    kind: str
+    length: int
+    digest: str
+    pieces: Sequence[int]
+
+
+class Wrong(NamedTuple):
+    """The results of a trial that differ on a rank.
+
+    Attributes:
+        text: Their description, for people.
+        results: The pickled results; nothing where they are too large or can't be pickled.
+    """
+
+    text: str
+    results: bytes
+
+
+def wrong_of(results: list[Any], argument: Any, input_changed: bool, most_bytes: int) -> Wrong:
+    """Describe the results of a trial that differ; they are sent if they have few bytes."""
+    text = ", ".join(map(describe, results))
+    text += f", and its input became {describe(argument)}" if input_changed else ""
+    try:
+        pickled = pickle.dumps([_shortened(result) for result in results], protocol=5)
+    except Exception:  # a broken backend may return anything
+        pickled = b""
+    return Wrong(text, pickled if len(pickled) <= most_bytes else b"")
+
+
+def _shortened(result: Any) -> Any:
+    if type(result) is Gathered:
+        return Gathered(map(_shortened, result))
+    if type(result) in (bytes, bytearray) and len(result) > _LONG_BYTES:
+        return Long(type(result).__name__, len(result), digest(result), _pieces_of(result))
+    return result
+
+
+def _pieces_of(data: bytes | bytearray) -> list[int]:
+    """Return a checksum of each 4 KiB of bytes."""
+    view = memoryview(data)
+    return [crc32(view[i : i + _PIECE_BYTES]) for i in range(0, len(data), _PIECE_BYTES)]
+
+
+def same(got: Any, expected: Any) -> bool:
+    """Return whether two objects are the same to the last bit; the first may be a `Long`."""
+    if type(got) is Long:
+        return _is_as_long(got, expected) and digest(expected) == got.digest
+    if type(got) is Gathered and type(expected) is Gathered:
+        return len(got) == len(expected) and all(map(same, got, expected))
+    return digest(got) == digest(expected)
+
+
+def _is_as_long(got: Any, expected: Any) -> bool:
+    """Return whether long bytes came with the expected length."""
+    as_long = type(got) is Long and type(expected) in (bytes, bytearray)
+    return as_long and len(expected) == got.length
+
+
+def where_differs(got: Any, expected: Any) -> str:
+    """Say where long bytes of the expected length differ; of anything else, say nothing."""
+    if type(got) is Gathered and type(expected) is Gathered:
+        places = enumerate(map(where_differs, got, expected))
+        return "; ".join(f"in entry {rank}, {place}" for rank, place in places if place)
+    if not _is_as_long(got, expected):
+        return ""
+    pieces = enumerate(zip(got.pieces, _pieces_of(expected), strict=True))
+    wrong = [number for number, (one, other) in pieces if one != other]
+    if not wrong:
+        return ""
+    end = min((wrong[-1] + 1) * _PIECE_BYTES, got.length)
+    return f"bytes {wrong[0] * _PIECE_BYTES} to {end - 1} differ, or some of them"
+
+
+@dataclass
+class Difference:
+    """The results of one rank that differ from the expected ones.
+
+    Attributes:
+        rank: The rank.
+        trial: The example.
+        before: The collectives that came before those of the example, oldest first.
+        wrong: What the rank sent.
+        got: Its results; None where they were not sent or can't be rebuilt here.
+    """
+
+    rank: int
+    trial: Trial
+    before: Sequence[Any]
+    wrong: Wrong
+    got: list[Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.got = pickle.loads(self.wrong.results) if self.wrong.results else None
+        except Exception:  # a class that only the ranks can import
+            self.got = None
+
+    @property
+    def expected(self) -> list[Any]:
+        """The expected results."""
+        return self.trial.expected[self.rank]
+
+    @property
+    def text(self) -> str:
+        """The results and the expected ones, and where long bytes differ, for people."""
+        lines = [f"rank {self.rank} got {self.wrong.text}"]
+        lines.append(f"instead of {', '.join(map(describe, self.expected))}")
+        lines += filter(None, map(where_differs, self.got or (), self.expected))
+        return "\n  ".join(lines)

@@ -1,0 +1,62 @@
+"""Write the rules into docs/contract.md: what must hold, and what people get wrong and what to do.
+
+Both come from the docstring of the rule's function. ``--check`` writes nothing, and exits with 1
+where the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from disteval.conformance.rules import Rule
+from disteval.conformance.runner import select_rules
+
+PAGE = Path(__file__).parents[1] / "docs" / "contract.md"
+_LISTS = re.compile(
+    r"(<!-- rules (\d+), written by tools/write_contract.py -->\n).*?(<!-- end -->)", re.S
+)
+
+
+def described(rule: Rule) -> str:
+    """Return the item of a rule."""
+    level = f"optional: `{rule.capability}`" if rule.capability else rule.level
+    usually = textwrap.fill(
+        f"*Usually:* {_names_as_code(rule.usually)}",
+        116,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return f"- **{rule.number}** {rule.sentence} *({level})*\\\n{usually}\n"
+
+
+def _names_as_code(text: str) -> str:
+    return re.sub(r"--\w+|\b\w+(?:\.\w+)+\b(?:\(\))?|\b[a-z]+_\w+\b", r"`\g<0>`", text)
+
+
+def whole(page: str) -> str:
+    """Return the page with the rules of each section.
+
+    Raises:
+        SystemExit: The page has no list for a section.
+    """
+    sections: dict[str, str] = {}
+    for rule in select_rules():
+        section = rule.number.partition(".")[0]
+        sections[section] = sections.get(section, "") + described(rule)
+    if missing := sections.keys() - {section for _, section, _ in _LISTS.findall(page)}:
+        sys.exit(f"{PAGE.name} has no list for the rules of section {', '.join(sorted(missing))}")
+    return _LISTS.sub(lambda found: found[1] + sections.get(found[2], "") + found[3], page)
+
+
+if __name__ == "__main__":
+    there = PAGE.read_text()
+    wanted = whole(there)
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(wanted)
+    elif there != wanted:
+        sys.exit(f"{PAGE.name} is not as the rules are; run python tools/{Path(__file__).name}")
