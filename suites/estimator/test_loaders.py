@@ -110,13 +110,16 @@ def test_a_stream_is_validated_to_its_end() -> None:
     assert (record["num_samples"], record["mean"]) == (4, 1.5)
 
 
-@pytest.mark.parametrize("kind", [dict, tuple])
-def test_the_batch_of_validation_is_that_of_the_loader(kind: Any) -> None:
-    class Fields(Numbers):
-        def __getitem__(self, index: int) -> Any:
-            return {"a": index, "b": (index, str(index))} if kind is dict else (index, str(index))
+FIELDS = {
+    "dicts": [{"a": i, "b": (i, str(i))} for i in range(5)],
+    "tuples": [(i, str(i)) for i in range(5)],
+    "tensors": data.TensorDataset(torch.arange(5), torch.eye(5)),
+}
 
-    loader, batches = data.DataLoader(Fields(5), 3), []
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_the_batch_of_validation_is_that_of_the_loader(kind: str) -> None:
+    loader, batches = data.DataLoader(FIELDS[kind], 3), []
     model = Model()
     model.val_step = lambda batch, optimizer: (  # type: ignore[method-assign]
         batches.append(repr(batch)) or {"log_vars": {}, "num_samples": 3 - ("4" in repr(batch))}

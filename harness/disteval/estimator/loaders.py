@@ -14,6 +14,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    TensorDataset,
     default_collate,
 )
 
@@ -71,7 +72,7 @@ class Whole(NamedTuple):
 
     samples: Any
     batch_size: int
-    collate: Callable[[list[Any]], Any]  # makes a tuple, since predict gets the first field alone
+    collate: Callable[[list[Any]], Any] | None  # to a tuple, of which predict gets the first field
     workers: int
     back: Callable[[Any], Any]  # makes the loader's batch of that field
 
@@ -97,8 +98,11 @@ def whole(loader: Any) -> Whole:
             "a number; give a data set of samples and a batch_size for validation"
         )
     check_not_empty(loader)
-    samples = loader.dataset if is_stream else _Samples(loader.dataset)
     is_default = loader.collate_fn is default_collate
+    if is_default and type(loader.dataset) is TensorDataset:  # whose rows are taken all at once
+        columns = dict(enumerate(loader.dataset.tensors))
+        return Whole(columns, size, None, loader.num_workers, lambda batch: [*batch.values()])
+    samples = loader.dataset if is_stream else _Samples(loader.dataset)
     return Whole(
         samples, size, partial(_as_field, loader.collate_fn), loader.num_workers,
         lambda batch: list(batch) if is_default and type(batch) is tuple else batch,

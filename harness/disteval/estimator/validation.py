@@ -76,7 +76,8 @@ def validate(
     def count(outputs: _Outputs, batch: Any) -> Any:
         nonlocal done
         if stages:
-            runner.data_batch, runner.inner_iter = parts.back(batch[0]), done
+            inputs = batch[0] if isinstance(batch, tuple) else batch
+            runner.data_batch, runner.inner_iter = parts.back(inputs), done
             runner.call_hook("before_val_iter")
         report(outputs.step, buffer)
         if stages:
