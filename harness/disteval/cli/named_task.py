@@ -19,7 +19,7 @@ from disteval.cli.alone_rank import AloneRank
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, describe_error
 from disteval.evaluation import Evaluation, Task
-from disteval.evaluation.agreement import Failure, outlive, raise_failure
+from disteval.evaluation.agreement import Failure, gathered
 from disteval.registry import hint_of_import, is_reference
 from disteval.report.values import plain
 
@@ -53,12 +53,7 @@ class NamedTask:
         except Exception as raised:  # the other ranks would wait for this one
             error = raised
         failure = None if error is None else Failure(self._told(error), error)
-        with outlive(backend.rank, failure):
-            mine = (failure and failure.what, isinstance(error, HarnessError))
-            sent = backend.all_gather_object(mine)
-        if error is not None and all(is_ours for _, is_ours in sent):
-            raise error
-        raise_failure([what for what, _ in sent], failure)
+        gathered(backend, None, failure, own=isinstance(error, HarnessError))
         assert task is not None
         return task
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from disteval.contract import BaseDistBackend
@@ -48,24 +47,29 @@ def agree(
     """
     failure = None if error is None else Failure(f"could not begin: {describe_error(error)}", error)
     mine = dict(settings)
-    digest = digest_of(mine)
-    with outlive(backend.rank, failure):
-        sent = backend.all_gather_object((digest, failure and failure.what, look and look.digest))
-    failures = [what for _, what, _ in sent]
-    if error is not None and all(failures):
-        raise error
-    raise_failure(failures, failure)
-    if any(other != sent[0][0] for other, *_ in sent):
+    sent = gathered(backend, (digest_of(mine), look and look.digest), failure, own=True)
+    if any(digest != sent[0][0] for digest, _ in sent):
         check_same(backend.all_gather_object(mine))
     if look is not None:
-        look.compare([digest for *_, digest in sent], backend)
+        look.compare([digest for _, digest in sent], backend)
 
 
-@contextmanager
-def outlive(rank: int, failure: Failure | None) -> Iterator[None]:
-    """Raise this rank's failure, if it has one, even where the collective that tells it fails."""
+def gathered(
+    backend: BaseDistBackend, value: Any, failure: Failure | None, *, own: bool = False
+) -> list[Any]:
+    """Return the values of all ranks, unless a rank has failed; every rank must call it.
+
+    Args:
+        backend: The backend that joins the ranks.
+        value: What this rank sends.
+        failure: The failure of this rank, which is raised even where the collective fails.
+        own: Whether this rank raises its own error where all have failed.
+
+    Raises:
+        RankError: On every rank, the failure of the first rank that has one.
+    """
     try:
-        yield
+        sent = backend.all_gather_object((value, failure and failure.what))
     except RankError:
         raise
     except Exception as error:
@@ -73,25 +77,19 @@ def outlive(rank: int, failure: Failure | None) -> Iterator[None]:
             raise
         if hasattr(failure.error, "add_note"):  # Python 3.11
             failure.error.add_note(f"The collective that tells it failed: {describe_error(error)}")
-        raise RankError(rank, failure.what) from failure.error
+        raise RankError(backend.rank, failure.what) from failure.error
+    failed = [(rank, what) for rank, (_, what) in enumerate(sent) if what is not None]
+    if failed:
+        if own and failure is not None and len(failed) == len(sent):
+            raise failure.error
+        rank, what = failed[0]
+        others = [str(other) for other, _ in failed[1:]]
+        if others:
+            what += f"; rank{'s' * (len(others) > 1)} {', '.join(others)} failed too"
+        raise RankError(rank, what) from failure and failure.error
+    return [each for each, _ in sent]
 
 
 def log_failure(rank: int, failure: Failure) -> None:
     """Log a failure at once, because the other ranks hear of it after their last batch."""
     _log.error("rank %d %s", rank, failure.what, exc_info=failure.error)
-
-
-def raise_failure(failures: Sequence[str | None], own: Failure | None) -> None:
-    """Raise the failure of the first rank that has one; every rank raises the same.
-
-    Args:
-        failures: What failed on each rank; None where nothing did.
-        own: This rank's failure, which becomes the cause of the error.
-    """
-    failed = [(rank, what) for rank, what in enumerate(failures) if what is not None]
-    if failed:
-        rank, what = failed[0]
-        others = [str(other) for other, _ in failed[1:]]
-        if others:
-            what += f"; rank{'s' * (len(others) > 1)} {', '.join(others)} failed too"
-        raise RankError(rank, what) from own and own.error

@@ -19,10 +19,10 @@ from disteval.arguments import check_choice, check_count
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
 from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
-from disteval.data.same_streams import StreamNote, check_streams, note_of
+from disteval.data.same_streams import check_streams, note_of
 from disteval.data.sources import Indexed, Shards, Source
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
-from disteval.evaluation.agreement import Failure, outlive, raise_failure
+from disteval.evaluation.agreement import Failure, gathered
 from disteval.evaluation.result import Completed, Outcome, outcome_of
 from disteval.evaluation.work import Work
 from disteval.identity import held_by_all
@@ -213,20 +213,17 @@ class Fixed:
         # Rank 0 computes, so its own parts stay where they are.
         parts = () if failure or not self.rank else tuple(part.plain() for part in self._parts)
         padded = self.seen - sum(part.certificate.counted for part in self._parts)
-        sent = parts, padded, stream, failure and failure.what
-        with outlive(backend.rank, failure), traces.span("metric", "gather"):
-            notes = backend.all_gather_object(sent)
-        raise_failure([what for *_, what in notes], failure)
+        with traces.span("metric", "gather"):
+            notes = gathered(backend, (parts, padded, stream), failure)
         compared = 0
         if work.stream is not None:
-            notes_of_streams: list[StreamNote] = [note for *_, note, _ in notes]
-            compared = check_streams(notes_of_streams, work.stream, backend)
+            compared = check_streams([note for *_, note in notes], work.stream, backend)
         every = [*self._parts, *(Part.of(part) for others, *_ in notes for part in others)]
         with traces.span("metric", "compute"):
             outcome = self._finished(finish, every)
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
-        padded = sum(each for _, each, *_ in notes)
+        padded = sum(each for _, each, _ in notes)
         return Completed(outcome, backend.world_size, stored, since, padded, compared)
 
     def _finished(self, finish: Finish, parts: Sequence[Part]) -> Outcome:
