@@ -11,7 +11,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from disteval.conformance.rules import Rule
+from disteval.conformance.rule import Rule
 from disteval.conformance.runner import select_rules
 
 PAGE = Path(__file__).parents[1] / "docs" / "contract.md"

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import RankError
-from disteval.conformance.rules import Rule
+from disteval.conformance.rule import Rule
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import Rendezvous
 from disteval.errors import WorldError

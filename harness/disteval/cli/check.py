@@ -52,7 +52,7 @@ from disteval.world import (
 
 if TYPE_CHECKING:
     from disteval.conformance.results import Report, Result
-    from disteval.conformance.rules import Rule
+    from disteval.conformance.rule import Rule
     from disteval.conformance.world import JudgedWorld
 
 

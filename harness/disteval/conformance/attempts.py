@@ -6,16 +6,10 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+from disteval.conformance.bench import DEPENDS, Bench
 from disteval.conformance.causes import Seen, likely_cause, raises
 from disteval.conformance.results import Result
-from disteval.conformance.rules import (
-    DEPENDS,
-    Bench,
-    BrokenRuleError,
-    LostWorld,
-    NotApplicableError,
-    Rule,
-)
+from disteval.conformance.rule import BrokenRuleError, LostWorld, NotApplicableError, Rule
 from disteval.conformance.world import BackendWorlds
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError

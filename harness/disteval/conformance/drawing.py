@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from disteval.conformance.bench import DEPENDS, Bench
 from disteval.conformance.objects import ARRAYS, SPECIAL
-from disteval.conformance.rules import DEPENDS, Bench, BrokenRuleError, LostWorld, Trial
+from disteval.conformance.rule import BrokenRuleError, LostWorld, Trial
 from disteval.contract import BaseDistBackend
 
 T = TypeVar("T")
@@ -56,6 +57,21 @@ ONE_EACH = st.lists(OBJECTS, min_size=MOST_RANKS, max_size=MOST_RANKS)
 
 RANKS = st.integers(0, MOST_RANKS - 1)
 """Ranks; take the remainder of the division by the world size."""
+
+BROADCASTS = st.tuples(OBJECTS, OBJECTS, RANKS)
+"""The object of src, that of the other ranks, and src."""
+
+_NOBODY_OR_RANK = st.sampled_from([*[None] * MOST_RANKS, *range(MOST_RANKS)])
+STEPS = st.lists(
+    st.tuples(st.lists(OBJECTS, min_size=1, max_size=2), _NOBODY_OR_RANK, _NOBODY_OR_RANK),
+    min_size=2,
+    max_size=8,
+)
+"""Collectives: objects, one for each rank, the source of a broadcast, and who is late."""
+
+_MODES = st.sampled_from(["strided", "contiguous"])
+DATA_SETS = st.tuples(st.integers(0, 40), _MODES, st.booleans(), st.integers(1, 9))
+"""The size, the way of sharding, whether shards are padded, and the batch size."""
 
 _one_at_a_time = threading.Lock()
 

@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from disteval.conformance.on_ranks import Sample
-
 SIZES = (0, 1, 255, 256, 257, 4_096, 65_535, 65_536, 65_537, 1 << 20)
 """Payload sizes in bytes at which length fields and buffers often fail."""
 
 
-CHANGE = 7
-"""The mark of a change to what a rank has sent."""
+class Sample:
+    """A class of a user's own, which pickles by its attributes."""
 
-_LARGE_ENTRIES = 10_000  # more than 64 KiB
+    def __init__(self, index: int, scores: Any) -> None:
+        self.index = index
+        self.scores = scores
+
+    def __repr__(self) -> str:
+        return f"Sample({self.index}, {self.scores!r})"
 
 
 def large(world_size: int) -> int:
@@ -78,30 +81,5 @@ def as_sent(obj: Any) -> Any:
     return obj
 
 
-def changeable(kind: str, value: int) -> Any:
-    """Return an object of that kind that can be changed, the same on every rank for one value."""
-    array = np.full(_LARGE_ENTRIES if kind == "large array" else 3, value)
-    if kind != "dict":
-        return array
-    large = np.full(_LARGE_ENTRIES, value)
-    return {"list": [value], "array": array, "bytes": bytearray([value] * 9), "large": large}
-
-
-def change(obj: Any, mark: int) -> None:
-    """Change every part of an object of `changeable`, so that the mark can be seen in it."""
-    if not isinstance(obj, dict):
-        obj += mark
-        return
-    obj["list"].append(mark)
-    obj["array"] += mark
-    obj["bytes"] += str(mark).encode()
-    obj["large"] += mark
-    obj["new"] = mark
-
-
-def changed(kind: str, value: int, *marks: int) -> Any:
-    """Return an object of `changeable` after changes with these marks."""
-    obj = changeable(kind, value)
-    for mark in marks:
-        change(obj, mark)
-    return obj
+KINDS = [as_sent(obj) for obj in (*SPECIAL, *ARRAYS)]
+"""All of them, as ranks get them: the leader sends each rank its object first."""

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from disteval.conformance.provider import provider_of
-from disteval.conformance.rules import RULES, Rule
-from disteval.conformance.template import applies
+from disteval.conformance.rule import RULES, Rule
+from disteval.conformance.rules.template import applies
 from disteval.contract import BaseDistBackend
 from disteval.report.files import header
 from disteval.report.verdict import Verdict, judge, order

@@ -10,21 +10,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from disteval.conformance import (  # noqa: F401 - they register the rules
+from disteval.conformance.attempts import NO_OTHER_RANKS, judged_by, try_rule
+from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
+from disteval.conformance.rule import RULES, Rule
+from disteval.conformance.rules import (  # noqa: F401 - they register themselves
+    broadcast,
     callers,
-    checks,
     copies,
-    failures,
-    faults,
+    counting,
+    errors,
+    gather,
     groups,
-    mismatches,
+    identity,
+    lost,
     sequences,
     template,
 )
-from disteval.conformance.attempts import NO_OTHER_RANKS, judged_by, try_rule
-from disteval.conformance.faults import RETURNED
-from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
-from disteval.conformance.rules import RULES, Rule
 from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend
@@ -212,7 +213,8 @@ class _Check:
     def may_hold_alone(self, job: Job) -> bool:
         """Return whether a rule of a job was not kept, but no rank returned a wrong result."""
         results = [self.results[job.size, rule.number] for rule in job.rules]
-        return any(r.outcome in ("failed", "error") and RETURNED not in r.message for r in results)
+        bad = [result for result in results if result.outcome in ("failed", "error")]
+        return any(lost.RETURNED not in result.message for result in bad)
 
     def _add_world(self, world: World) -> None:
         self.started.append(world)

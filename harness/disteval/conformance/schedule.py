@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from queue import SimpleQueue
 
-from disteval.conformance.faults import WORLD_SIZES
-from disteval.conformance.rules import Rule
+from disteval.conformance.rule import Rule
+from disteval.conformance.rules.lost import WORLD_SIZES
 from disteval.host import available_cores
 from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher
 

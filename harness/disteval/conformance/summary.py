@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from disteval.conformance.results import Result, contract
-from disteval.conformance.rules import Rule
+from disteval.conformance.rule import Rule
 from disteval.report.verdict import Verdict, judge
 from disteval.text import visible
 

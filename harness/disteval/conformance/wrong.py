@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from disteval.conformance.fingerprint import Gathered, describe, digest
+from disteval.contract import BaseDistBackend
+from disteval.world import report_progress, send_note
 
 if TYPE_CHECKING:
-    from disteval.conformance.rules import Trial
+    from disteval.conformance.rule import Trial
 
-MOST_BYTES = 1 << 21
-"""The bytes of wrong results that a rank sends in one order; later results are only described."""
-
+# The bytes of wrong results that a rank sends in one order; later results are only described.
+_MOST_BYTES = 1 << 21
 _LONG_BYTES = 1 << 10
 _PIECE_BYTES = 1 << 12
 
@@ -41,7 +42,31 @@ class Wrong(NamedTuple):
     results: bytes
 
 
-def wrong_of(results: list[Any], argument: Any, input_changed: bool, most_bytes: int) -> Wrong:
+def compare(
+    function: Callable[[BaseDistBackend, Any], list[Any]],
+    backend: BaseDistBackend,
+    tasks: list[tuple[Any, list[str]]],
+) -> dict[int, Wrong]:
+    """Run a function with the argument of each task, and compare its results with the digests.
+
+    Returns:
+        The results that differ, and changed arguments, by the number of the task.
+    """
+    wrong: dict[int, Wrong] = {}
+    left = _MOST_BYTES
+    for number, (argument, digests) in enumerate(tasks):
+        before = digest(argument)
+        results = function(backend, argument)
+        changed = digest(argument) != before  # of all functions here, none does that itself
+        if changed or [digest(result) for result in results] != digests:
+            wrong[number] = _wrong_of(results, argument, changed, left)
+            left -= len(wrong[number].results)
+            send_note(number)  # the ranks may hang in the next one
+        report_progress(number + 1, len(tasks))
+    return wrong
+
+
+def _wrong_of(results: list[Any], argument: Any, input_changed: bool, most_bytes: int) -> Wrong:
     """Describe the results of a trial that differ; they are sent if they have few bytes."""
     text = ", ".join(map(describe, results))
     text += f", and its input became {describe(argument)}" if input_changed else ""

@@ -8,7 +8,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.attempts import check_rule
 from disteval.conformance.plugin import failure_text, replay
-from disteval.conformance.rules import Rule
+from disteval.conformance.rule import Rule
 from disteval.conformance.runner import select_rules
 from disteval.conformance.summary import RESULT
 from disteval.conformance.world import BackendWorlds

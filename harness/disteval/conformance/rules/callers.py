@@ -1,4 +1,4 @@
-"""The checks of rules 5.5 and 5.6: collectives of other threads and of forked children."""
+"""Rules 5.5 and 5.6: collectives of other threads and of forked children."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from disteval.conformance.faults import WAIT_SECONDS
+from disteval.conformance.bench import Bench
+from disteval.conformance.collectives import payload
 from disteval.conformance.fingerprint import describe
-from disteval.conformance.on_ranks import payload
-from disteval.conformance.rules import Bench, BrokenRuleError, NotApplicableError, rule
+from disteval.conformance.rule import BrokenRuleError, NotApplicableError, rule
+from disteval.conformance.rules.lost import WAIT_SECONDS
 from disteval.contract import BaseDistBackend
 from disteval.world.collective_log import LoggedBackend
 

@@ -1,4 +1,4 @@
-"""The checks of rule 9: the methods that a subclass of `TensorBaseDistBackend` implements."""
+"""Rules 9.1 to 9.3: the methods that a subclass of `TensorBaseDistBackend` implements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from disteval.conformance.rules import Bench, NotApplicableError, Rule, Trial, rule
+from disteval.conformance.bench import Bench
+from disteval.conformance.rule import NotApplicableError, Rule, Trial, rule
 from disteval.contract import BaseDistBackend
 from disteval.templates import TensorBaseDistBackend
 from disteval.world.collective_log import LoggedBackend

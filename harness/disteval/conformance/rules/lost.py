@@ -1,4 +1,4 @@
-"""The checks of rule 7: the other ranks get an error when a rank is lost."""
+"""Rules 7.1 to 7.5: the other ranks get an error when a rank is lost or late."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import textwrap
 import threading
 import time
 import traceback
+from typing import Any
 
-from disteval.conformance.on_ranks import gather_once
-from disteval.conformance.rules import Bench, BrokenRuleError, LostWorld, NotApplicableError, rule
+from disteval.conformance.bench import Bench
+from disteval.conformance.fingerprint import describe
+from disteval.conformance.rule import BrokenRuleError, LostWorld, NotApplicableError, rule
 from disteval.contract import BaseDistBackend
-from disteval.errors import WorldError
+from disteval.errors import WorldError, describe_error
 from disteval.world import RankStatus, Results
 
 # Starting ranks to lose them takes seconds, and more than three ranks show nothing new.
 WORLD_SIZES = (2, 3)
 WAIT_SECONDS = 3.0
 """The seconds that the backend gets as `Rendezvous.timeout`."""
-
 _NEVER_SECONDS = 60.0
 _GRACE_SECONDS = 0.1  # for the guilty rank, which may not end
 _ERROR_LENGTH = 200
@@ -79,6 +80,48 @@ def check_absence(bench: Bench) -> None:
     _check_fault(bench, "never calls")
 
 
+@rule("7.5", "a rank comes too late", capability="bounded_waits", loses_ranks=True)
+def check_too_late(bench: Bench) -> None:
+    """When a rank comes too late for a collective, later ones are errors or right on every rank.
+
+    Usually: messages do not say to which collective they belong, so that what a rank sent too
+    late is received in the next one; send the collective's number along, or let every later
+    call be an error.
+    """
+    world = bench.world_size
+    if world not in WORLD_SIZES:
+        sizes = " and ".join(map(str, WORLD_SIZES))
+        raise NotApplicableError(f"a rank comes too late only at world sizes {sizes}")
+    if not bench.worlds.can_be_lost:
+        raise NotApplicableError("it would break the group of this job")
+    # Rule 7.4 tries whether that is so.
+    if reason := bench.cls.capabilities.why_not("bounded_waits"):
+        raise NotApplicableError(reason)
+    late = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
+    example = f"rank {late} of {world} calls a collective after the others have given up"
+    # Each rank counts its own calls. The last one is called by all, each for the third time.
+    turns = [(None, 0), (0, 1), (1, None), (2, 2)]
+    bound = WAIT_SECONDS + bench.cls.capabilities.grace
+    with bench.worlds.another(timeout=bound, backend_timeout=WAIT_SECONDS) as own:
+        bench.ran += 1
+        own.get().run(gather_call, *["warm up"] * world)
+        for turn in turns:
+            calls = [turn[0] if rank == late else turn[1] for rank in range(world)]
+            try:
+                found = own.get().run(gather_call, *calls)
+            except WorldError as error:
+                raise LostWorld(error, example) from error
+            for rank, (call, outcome) in enumerate(zip(calls, found, strict=True)):
+                right = [(call, other) for other in range(world)]
+                # Without the late rank nothing can be right.
+                if not isinstance(outcome, str) and (turn[0] is None or outcome != right):
+                    raise BrokenRuleError(
+                        f"rank {rank} {RETURNED} with {describe(outcome)}; it should have raised "
+                        f"an error or returned {describe(right)}",
+                        example,
+                    )
+
+
 def _check_fault(bench: Bench, deed: str) -> None:
     world = bench.world_size
     if world not in WORLD_SIZES:
@@ -135,6 +178,11 @@ def _check_fault(bench: Bench, deed: str) -> None:
         raise BrokenRuleError(what, example)
 
 
+def gather_once(backend: BaseDistBackend) -> list[int]:
+    """Gather the numbers of the ranks."""
+    return backend.all_gather_object(backend.rank)
+
+
 def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, float]:
     """Let one rank fail; return the error of a collective on the others, and its seconds."""
     guilty, deed = task
@@ -158,3 +206,13 @@ def _fail(deed: str) -> None:
     if deed == "is frozen":
         os.kill(os.getpid(), signal.SIGSTOP)
     threading.Event().wait(_NEVER_SECONDS)  # the check terminates the world before that
+
+
+def gather_call(backend: BaseDistBackend, call: Any) -> Any:
+    """Return the error of an all-gather, as text, or its result; None stands for no call."""
+    if call is None:
+        return "not called"
+    try:
+        return backend.all_gather_object((call, backend.rank))
+    except Exception as error:  # the contract asks for an error of any class
+        return describe_error(error)

@@ -1,34 +1,29 @@
-"""The checks of rule 5: many collectives in a row give the results that the checks expect."""
+"""Rules 5.1 to 5.4: many collectives in a row give the results that the checks expect."""
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
+from pathlib import Path
 from typing import Any
 
-from hypothesis import strategies as st
-
-from disteval.conformance import on_ranks
+from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, explains
-from disteval.conformance.drawing import MOST_RANKS, OBJECTS, each
-from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
-from disteval.conformance.trials import Collective, trial_of
+from disteval.conformance.collectives import Collective, sequence, trial_of
+from disteval.conformance.rule import BrokenRuleError, Trial, rule
+from disteval.conformance.world import identity_of
 from disteval.conformance.wrong import Difference, same
+from disteval.contract import BaseDistBackend
+from disteval.world.collective_log import LoggedBackend
 
 LATE_SECONDS = (0.01, 0.1, 1.0)
 """The seconds by which ranks are late at a collective in rule 5.2."""
-
 _SLIGHTLY_LATE_SECONDS = 0.002
 _WARM_UP_CALLS = 10
 _CALLS = 50
 # The caches of an interpreter may grow by so many bytes over a few hundred calls.
 _SPARE_BYTES = 8 << 20
-
-# Each rank sends its number and one of the objects; the others are the source and who comes late.
-_NOBODY_OR_RANK = st.sampled_from([*[None] * MOST_RANKS, *range(MOST_RANKS)])
-_STEPS = st.lists(
-    st.tuples(st.lists(OBJECTS, min_size=1, max_size=2), _NOBODY_OR_RANK, _NOBODY_OR_RANK),
-    min_size=2,
-    max_size=8,
-)
 STATE_OF_OBJECTS = (
     "each backend object has buffers or numbers of its own, while all of them share one group; "
     "keep that state once for the group"
@@ -66,6 +61,7 @@ def check_sequences(bench: Bench) -> None:
     buffer, a cache or a list is used again by a later call; receive into new memory, and return
     a new list.
     """
+    from disteval.conformance.drawing import STEPS, each  # ranks need no Hypothesis
 
     def trial(steps: list[tuple[list[Any], int | None, int | None]], world: int) -> Trial:
         return trial_of(
@@ -77,7 +73,7 @@ def check_sequences(bench: Bench) -> None:
             for drawn, src, late in steps
         )
 
-    each(bench, on_ranks.sequence, _STEPS, trial)
+    each(bench, sequence, STEPS, trial)
 
 
 @rule("5.2", "late ranks")
@@ -99,7 +95,7 @@ def check_late_ranks(bench: Bench) -> None:
         for ranks, src in ((odd, None), (even, None), ((last,), last), (others, 0)):
             late = dict.fromkeys(ranks, seconds)
             trials.append(trial_of([Collective(sent, src, late), Collective(sent)]))
-    bench.expect(on_ranks.sequence, trials, LATE_SECONDS[-1])
+    bench.expect(sequence, trials, LATE_SECONDS[-1])
 
 
 @rule("5.3", "no leaks", tries=3, process_wide=True)
@@ -110,8 +106,8 @@ def check_leaks(bench: Bench) -> None:
     bytes such as results and buffers are kept; close, join or drop them when the call returns,
     or keep one of each for all calls.
     """
-    before = bench.run(on_ranks.resources, [_WARM_UP_CALLS] * bench.world_size)
-    after = bench.run(on_ranks.resources, [_CALLS] * bench.world_size)
+    before = bench.run(resources, [_WARM_UP_CALLS] * bench.world_size)
+    after = bench.run(resources, [_CALLS] * bench.world_size)
     for rank, (was, now) in enumerate(zip(before, after, strict=True)):
         # A library's own threads may add a few, but no call may leave one behind.
         grew = now[0] > was[0] + 5, now[1] > was[1] + 5, now[2] > was[2] + _SPARE_BYTES
@@ -143,4 +139,32 @@ def check_several_objects(bench: Bench) -> None:
             f"each rank creates three backend objects; all gather, then all broadcast from {src}"
         )
         trials.append(Trial([src] * world, everywhere, example))
-    bench.expect(on_ranks.use_several_objects, trials)
+    bench.expect(use_several_objects, trials)
+
+
+def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
+    """Return results of one object, then of three, one created later, and their identities."""
+    results: list[Any] = [backend.all_gather_object((call, backend.rank)) for call in range(3)]
+    results += [backend.broadcast_object((call, backend.rank), src) for call in range(3)]
+    objects: list[BaseDistBackend] = [backend, type(backend.inner)()]
+    for turn in range(4):
+        if turn == 2:
+            objects.append(type(backend.inner)())
+        sent = [(turn, index, backend.rank) for index in range(len(objects))]
+        results += [o.all_gather_object(mine) for o, mine in zip(objects, sent, strict=True)]
+        results += [o.broadcast_object(mine, src) for o, mine in zip(objects, sent, strict=True)]
+    results.append([identity_of(each)[1:] for each in objects])
+    return results
+
+
+def resources(backend: BaseDistBackend, calls: int) -> tuple[int, int, int]:
+    """Return file descriptors, threads and resident bytes after so many more calls."""
+    for call in range(calls):
+        backend.all_gather_object([call, b"x" * 200_000])
+        backend.broadcast_object(call, call % backend.world_size)
+    gc.collect()
+    if not Path("/proc/self/statm").exists():
+        return 0, threading.active_count(), 0
+    files, threads = (len([*Path("/proc/self", kind).iterdir()]) for kind in ("fd", "task"))
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return files, threads, pages * os.sysconf("SC_PAGE_SIZE")

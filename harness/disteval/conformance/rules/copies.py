@@ -1,4 +1,4 @@
-"""The checks of rule 4: results are copies that belong to the rank that received them."""
+"""Rules 4.1 and 4.2: results are copies that belong to the rank that received them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, explains
-from disteval.conformance.objects import CHANGE, change, changeable, changed
-from disteval.conformance.rules import Bench, Trial, rule
+from disteval.conformance.rule import Trial, rule
 from disteval.conformance.wrong import Difference, same
 from disteval.contract import BaseDistBackend
 
-_KINDS = ("dict", "array", "large array")
-_LATE_SECONDS = 0.01
 SENT_LATE = (
     "an object is read after the call has returned, as by a send that nobody waits for; serialise "
     "it first, or wait until it was sent"
@@ -23,6 +23,10 @@ CACHED = (
     "an old copy of an object that has changed since is sent, as from a cache by identity; "
     "serialise the object in each call"
 )
+_KINDS = ("dict", "array", "large array")
+_LATE_SECONDS = 0.01
+_LARGE_ENTRIES = 10_000  # more than 64 KiB
+_CHANGE = 7  # the mark of a change to what a rank has sent
 
 
 def moment(seen: Seen) -> str:
@@ -44,7 +48,7 @@ def _moments(difference: Difference, world: int) -> Iterator[str]:
     senders = [[src], [*range(world)]] * 2
     then = [(number, sender) for number, each in enumerate(senders) for sender in each]
     for got, (number, sender) in zip(difference.got or (), then, strict=True):
-        marks = [when for when in range(5) if same(got, changed(kind, sender, *[CHANGE] * when))]
+        marks = [when for when in range(5) if same(got, changed(kind, sender, *[_CHANGE] * when))]
         if marks == [4] and sender == difference.rank:  # it is the input, which changes to the end
             yield ""
         elif marks != [number]:
@@ -94,7 +98,7 @@ def check_inputs(bench: Bench) -> None:
         late = (src + 1) % world
         expected = []
         for changes in range(4):
-            everybody = [changed(kind, rank, *[CHANGE] * changes) for rank in range(world)]
+            everybody = [changed(kind, rank, *[_CHANGE] * changes) for rank in range(world)]
             expected += everybody if changes % 2 else [everybody[src]]
         example = (
             f"every rank sends its own {kind}, broadcast from {src} and gathered, both twice, and "
@@ -135,7 +139,7 @@ def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[
             results += backend.all_gather_object(mine)
         else:
             results.append(backend.broadcast_object(mine, src))
-        change(mine, CHANGE)
+        change(mine, _CHANGE)
     backend.all_gather_object(None)
     return results
 
@@ -143,3 +147,32 @@ def change_inputs(backend: BaseDistBackend, task: tuple[str, int, int]) -> list[
 def mark_of(rank: int, index: int) -> int:
     """Return the mark that a rank leaves on one of its results; no two marks are equal."""
     return 1 + 1000 * rank + index
+
+
+def changeable(kind: str, value: int) -> Any:
+    """Return an object of that kind that can be changed, the same on every rank for one value."""
+    array = np.full(_LARGE_ENTRIES if kind == "large array" else 3, value)
+    if kind != "dict":
+        return array
+    large = np.full(_LARGE_ENTRIES, value)
+    return {"list": [value], "array": array, "bytes": bytearray([value] * 9), "large": large}
+
+
+def change(obj: Any, mark: int) -> None:
+    """Change every part of an object of `changeable`, so that the mark can be seen in it."""
+    if not isinstance(obj, dict):
+        obj += mark
+        return
+    obj["list"].append(mark)
+    obj["array"] += mark
+    obj["bytes"] += str(mark).encode()
+    obj["large"] += mark
+    obj["new"] = mark
+
+
+def changed(kind: str, value: int, *marks: int) -> Any:
+    """Return an object of `changeable` after changes with these marks."""
+    obj = changeable(kind, value)
+    for mark in marks:
+        change(obj, mark)
+    return obj

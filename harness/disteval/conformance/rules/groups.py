@@ -1,4 +1,4 @@
-"""The checks of rules 1.4 and 1.5: groups beside each other, and one after another."""
+"""Rules 1.4 and 1.5: groups beside each other, and one after another."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
-from disteval.conformance import on_ranks
-from disteval.conformance.checks import check_identity, check_identity_before
-from disteval.conformance.faults import WAIT_SECONDS, WORLD_SIZES
-from disteval.conformance.rules import (
-    Bench,
-    BrokenRuleError,
-    LostWorld,
-    NotApplicableError,
-    rule,
-)
-from disteval.conformance.trials import Collective, trial_of
+from disteval.conformance.bench import Bench
+from disteval.conformance.collectives import Collective, raises, sequence, trial_of
+from disteval.conformance.rule import BrokenRuleError, LostWorld, NotApplicableError, rule
+from disteval.conformance.rules.broadcast import broadcast_from_nowhere
+from disteval.conformance.rules.identity import check_identity, check_identity_before
+from disteval.conformance.rules.lost import WAIT_SECONDS, WORLD_SIZES
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError, describe_error
 
@@ -74,7 +69,7 @@ def check_joining_again(bench: Bench) -> None:
     with own if worlds.can_be_lost else nullcontext(), _short_waits():
         ranks = Bench(own)
         _call(ranks, "the first group")
-        ranks.run(on_ranks.broadcast_from_nowhere, [-1] * worlds.world_size)
+        ranks.run(broadcast_from_nowhere, [-1] * worlds.world_size)
         with _while("the ranks had left and joined again"):
             _join_again(ranks)
             _call(ranks, "the second group")
@@ -100,7 +95,7 @@ def _call(bench: Bench, whose: str, turn: int = 0) -> None:
         late = dict.fromkeys(range((number + turn) % 2, world, 2), _LATE_SECONDS)
         src = None if number % 3 else number % world
         steps.append(Collective(sent, src, late if world > 1 else {}))
-    bench.expect(on_ranks.sequence, [trial_of(steps)])
+    bench.expect(sequence, [trial_of(steps)])
 
 
 def _join_again(bench: Bench) -> None:
@@ -116,7 +111,7 @@ def gather_without_the_last(backend: BaseDistBackend) -> bool:
     """Return whether an all-gather raised an error that the last rank does not call."""
     if backend.rank == backend.world_size - 1:
         return True
-    return on_ranks.raises(backend.all_gather_object, "a collective that fails")
+    return raises(backend.all_gather_object, "a collective that fails")
 
 
 @contextmanager

@@ -1,28 +1,46 @@
-"""The checks of rule 6: objects that can't be sent, can't be rebuilt or are too large."""
+"""Rules 6.1 to 6.4: objects that can't be sent or rebuilt or are too large, and ranks that part."""
 
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import Any
 
 from disteval import frames
+from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen
-from disteval.conformance.on_ranks import (
-    CannotBePickled,
-    CannotBeUnpickled,
-    payload,
-    raises,
-)
-from disteval.conformance.rules import Bench, BrokenRuleError, Trial, rule
+from disteval.conformance.collectives import payload, raises
+from disteval.conformance.rule import BrokenRuleError, NotApplicableError, Trial, rule
 from disteval.contract import BaseDistBackend
 
 _SMALL_CAP = 1 << 20
 _COLLECTIVES = ("gathers", "broadcasts")
-_IMPOSSIBLE = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
 ONE_IS_TOLD = (
     "the object is serialised or checked before ranks communicate, so that only its rank has the "
     "error; catch it, and send the others a message that says so"
 )
+_ERROR = "an error"
+
+
+class CannotBePickled:
+    """An object that no rank can send."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this object can't be pickled")
+
+
+class CannotBeUnpickled:
+    """An object that every rank can send and no rank can receive."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise LookupError("this object can't be unpickled")
+
+
+_IMPOSSIBLE = {"pickled": CannotBePickled, "unpickled": CannotBeUnpickled}
 
 
 def one_is_told(seen: Seen) -> str:
@@ -112,6 +130,36 @@ def _check_error(bench: Bench, deed: str) -> None:
     bench.expect(send_impossible, trials)
 
 
+@rule("6.4", "unmatched collectives", capability="detects_mismatches")
+def check_mismatches(bench: Bench) -> None:
+    """Ranks that call different collectives all get an error, and the next collective works.
+
+    Usually: messages do not say to which collective they belong; send its number and name
+    along, and raise an error on every rank where those of others differ. Or a rank's collective
+    ends before a message of every other rank has come, so that it does not learn of their
+    errors; let each collective wait for all ranks.
+    """
+    world, last = bench.world_size, bench.world_size - 1
+    if world == 1:
+        raise NotApplicableError("at world size 1 no rank can be in another collective")
+    reason = bench.cls.capabilities.why_not("detects_mismatches")
+    if reason and not bench.worlds.can_be_lost:
+        raise NotApplicableError(reason)
+    trials = []
+    for odd in sorted({0, last}):
+        # None stands for an all-gather, a number for a broadcast from that rank.
+        for mine, others in ((None, odd), (odd, None), (None, last - odd), (0, 1), (1, 0)):
+            example = f"rank {odd} {_named(mine, 's')}, and the others {_named(others, '')}"
+            task = (odd, mine, others)
+            after = [("next", *task, rank) for rank in range(world)]
+            trials.append(Trial([task] * world, [[_ERROR, after]] * world, example))
+    bench.expect(call_unmatched, trials)
+
+
+def _named(src: int | None, ending: str) -> str:
+    return f"gather{ending}" if src is None else f"broadcast{ending} from {src}"
+
+
 def send_impossible(backend: BaseDistBackend, task: tuple[int, str, str]) -> list[Any]:
     """Return whether an object that one rank can't send raised an error, and the next result."""
     guilty, collective, deed = task
@@ -145,3 +193,17 @@ def _call(backend: BaseDistBackend, collective: str, obj: Any, src: int) -> Any:
     if collective == "broadcasts":
         return backend.broadcast_object(obj, src)
     return backend.all_gather_object(obj)[src]
+
+
+def call_unmatched(backend: BaseDistBackend, task: tuple[int, int | None, int | None]) -> list[Any]:
+    """Return the outcome of a collective that one rank calls otherwise, and the next result."""
+    odd, mine, others = task
+    src = mine if backend.rank == odd else others
+    obj = ("unmatched", *task, backend.rank)
+    found: Any = _ERROR
+    with suppress(Exception):  # the contract asks for an error of any class
+        if src is None:
+            found = backend.all_gather_object(obj)
+        else:
+            found = backend.broadcast_object(obj, src)
+    return [found, backend.all_gather_object(("next", *task, backend.rank))]

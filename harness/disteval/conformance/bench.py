@@ -1,99 +1,22 @@
-"""The numbered rules of the contract, and the `Bench` that a check of a rule gets."""
+"""The `Bench` that a check of a rule gets: the ranks of the backend under test."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial, update_wrapper
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from disteval.conformance.causes import Detector
 from disteval.conformance.fingerprint import digest
-from disteval.conformance.on_ranks import compare
+from disteval.conformance.rule import BrokenRuleError, LostWorld, Trial
 from disteval.conformance.world import BackendWorlds
-from disteval.conformance.wrong import Difference, Wrong
-from disteval.errors import HarnessError, WorldError
-from disteval.world.postmortem import first_line
+from disteval.conformance.wrong import Difference, Wrong, compare
+from disteval.errors import WorldError
 
 T = TypeVar("T")
-
-
 _REMEMBERED = 40
 _MOST_WRONG = 400
-
 DEPENDS = "this example fails only after some other calls"
-
-
-class BrokenRuleError(HarnessError):
-    """A backend broke a rule.
-
-    Args:
-        what: The results of the ranks and the expected ones.
-        counterexample: The smallest example found.
-        differences: The wrong results of that example.
-        error: The error of a world whose ranks have raised.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        counterexample: str = "",
-        differences: Sequence[Difference] = (),
-        error: WorldError | None = None,
-    ) -> None:
-        super().__init__(what, counterexample)
-        self.what = what
-        self.counterexample = counterexample
-        self.differences, self.error = differences, error
-
-    def __str__(self) -> str:
-        return f"{self.what}\nexample: {self.counterexample}" if self.counterexample else self.what
-
-
-class LostWorld(BaseException):
-    """An exception that ends Hypothesis, because no world is left to look for a smaller example.
-
-    Args:
-        error: The loss.
-        counterexample: The example that was tried.
-
-    Attributes:
-        may_not_recur: Whether something outside may be the cause: ranks ended, or were late and
-            none raised an exception, and no failure came before.
-    """
-
-    def __init__(self, error: WorldError, counterexample: str) -> None:
-        self.error, self.what = error, error.summary
-        self.counterexample = counterexample
-        self.differences: Sequence[Difference] = ()
-        self.may_not_recur = bool(error.lost) or not error.errors
-
-    def came_after(self, failure: str) -> None:
-        """Add the first line of a failure before the loss, which nothing outside can explain."""
-        if self.may_not_recur:
-            self.may_not_recur = False
-            self.what += f"\nbefore that, {first_line(failure)}"
-
-
-class NotApplicableError(HarnessError):
-    """The rule does not apply to this backend, or can't be tried on these ranks."""
-
-
-class Trial(NamedTuple):
-    """One example of a check.
-
-    Attributes:
-        args: The argument of each rank.
-        expected: The results that each rank must return, in a list.
-        example: What describes the example for people, as text.
-        collectives: The collectives that the ranks call, where the trial is made of them.
-    """
-
-    args: Sequence[Any]
-    expected: Sequence[list[Any]]
-    example: object
-    collectives: Sequence[Any] = ()
 
 
 class Bench:
@@ -229,67 +152,3 @@ def _tasks(trial: Trial) -> list[tuple[Any, list[str]]]:
     known = {id(results): results for results in trial.expected}
     digests = {key: [digest(result) for result in results] for key, results in known.items()}
     return [(arg, digests[id(e)]) for arg, e in zip(trial.args, trial.expected, strict=True)]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule of the contract.
-
-    Attributes:
-        number: The number, such as ``2.1``.
-        name: The name, a few words.
-        sentence: What a backend has to do; the first paragraph of the check's docstring.
-        check: The function that raises `BrokenRuleError` if the backend breaks the rule.
-        usually: What people get wrong and what to do; the paragraph of the check's docstring that
-            begins with this word.
-        capability: The field of `Capabilities` in which a backend may declare that it can't keep
-            the rule; None if every backend must keep it.
-        tries: How many times in a row the check has to fail; more than once if the measurement
-            varies by itself.
-        process_wide: Whether the check measures or sets something that all threads of a process
-            share.
-        loses_ranks: Whether the check ends the world in which it is tried.
-        cause: Recognises a mistake that this rule alone shows.
-    """
-
-    number: str
-    name: str
-    sentence: str
-    check: Callable[[Bench], None]
-    usually: str = ""
-    capability: str | None = None
-    tries: int = 1
-    process_wide: bool = False
-    loses_ranks: bool = False
-    cause: Detector | None = None
-
-    @property
-    def level(self) -> str:
-        """``required``, ``optional`` if a "no" may be declared, or ``stochastic``."""
-        if self.capability:
-            return "optional"
-        return "stochastic" if self.tries > 1 else "required"
-
-
-RULES: list[Rule] = []
-"""All rules, in the order in which modules register them."""
-
-
-def rule(
-    number: str, name: str, **attributes: Any
-) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-    """Return a decorator that adds a check to `RULES`.
-
-    Args:
-        number: See `Rule`.
-        name: See `Rule`.
-        **attributes: Other attributes of `Rule`.
-    """
-
-    def register(check: Callable[[Bench], None]) -> Callable[[Bench], None]:
-        told = " ".join((check.__doc__ or "").split())
-        sentence, _, usually = told.partition(" Usually: ")
-        RULES.append(Rule(number, name, sentence, check, usually, **attributes))
-        return check
-
-    return register

@@ -1,0 +1,74 @@
+"""Rules 2.1 to 2.4: the all-gather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from disteval.conformance.bench import Bench
+from disteval.conformance.collectives import Collective, Payload, payloads, sequence, trial_of
+from disteval.conformance.objects import KINDS, SIZES, large, large_of_each
+from disteval.conformance.rule import Trial, rule
+
+
+@rule("2.1", "all-gather order")
+def check_all_gather(bench: Bench) -> None:
+    """On every rank, entry r of an all-gather is rank r's object, to the last bit.
+
+    Usually: objects stand in the order in which they arrive; put that of rank r at index r. A
+    rank's own object is left out, or stands in the place of another's; fill the list from what
+    was received, and put a copy of its own there. Only one rank has the list, as after a gather
+    to a root; call the library's all-gather. What is returned is no list, or holds lists of
+    one; return list(…) of it, and send the object itself.
+    """
+    from disteval.conformance.drawing import ONE_EACH, each  # ranks need no Hypothesis
+
+    each(bench, sequence, ONE_EACH, _gathering)
+
+
+@rule("2.2", "all-gather of every kind")
+def check_all_gather_kinds(bench: Bench) -> None:
+    """Objects of every kind come back to the last bit: type, dtype, order, sharing, NaN.
+
+    Usually: arrays are rebuilt from their values, so that dtype, shape or memory order is lost;
+    pickle the array. Integers travel as 64 bits, or text with an error handler that replaces
+    what UTF-8 can't hold; pickle the object. Its parts are serialised one by one, so that what
+    two of them share is there twice; serialise the whole object at once.
+    """
+    trials = [
+        _gathering(KINDS[first:] + KINDS[:first], bench.world_size) for first in range(len(KINDS))
+    ]
+    bench.expect(sequence, trials)
+
+
+@rule("2.3", "all-gather sizes")
+def check_all_gather_sizes(bench: Bench) -> None:
+    """Payloads may have any sizes, and the largest may be on any rank.
+
+    Usually: payloads are padded to the longest and the padding is not taken off, or is taken
+    off by stripping zeros; send the length of each payload in 64 bits, and cut there. Or a
+    payload is received in a buffer of another one's size; gather the lengths first.
+    """
+    world = bench.world_size
+    sent = [payloads(world, size, largest) for size in SIZES for largest in range(world)]
+    bench.expect(sequence, [trial_of([Collective(each)]) for each in sent])
+
+
+@rule("2.4", "all-gather of large objects")
+def check_all_gather_large(bench: Bench) -> None:
+    """One rank may send 33 to 64 MiB while the others send next to nothing, or all up to 40 MiB.
+
+    Usually: each rank sends before any receives, and the buffers of the connections are full;
+    send in a thread of its own, or let every second rank receive first. Pieces of an object are
+    put at a wrong place; send with each whose it is and where it begins. A length does not fit
+    into 32 bits. Or the machine is too slow for the timeout; give a longer one with --timeout.
+    """
+    world = bench.world_size
+    sent = [payloads(world, large(world), world - 1)]
+    if world > 1:
+        size = large_of_each(world, bench.worlds.is_smallest)
+        sent.append([Payload(size + rank, rank) for rank in range(world)])
+    bench.expect(sequence, [trial_of([Collective(each)]) for each in sent])
+
+
+def _gathering(objects: list[Any], world: int) -> Trial:
+    return trial_of([Collective([objects[rank % len(objects)] for rank in range(world)])])
