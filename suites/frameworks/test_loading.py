@@ -136,7 +136,7 @@ def test_a_memory_mapped_array_is_sent_as_the_name_of_its_file(tmp_path: Path) -
     whole.flush()
     for array in (whole, whole[1234:], whole[:, 2], whole[7:9].T, whole[:0]):
         pickled = pickled_for_workers([array])
-        assert np.array_equal(pickle.loads(pickled).samples[0], array)
+        assert np.array_equal(pickle.loads(pickled).items[0], array)
         assert len(pickled) < 2000 or not array.flags.forc
 
 
