@@ -19,7 +19,7 @@ from disteval.estimator import (  # noqa: E402
     latest_checkpoint,
     read_checkpoint,
 )
-from disteval.estimator.hooks import CheckpointHook, EvalHook  # noqa: E402
+from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook  # noqa: E402
 
 from suites.estimator.tiny import Noise, Tiny, assert_same, facts, samples  # noqa: E402
 
@@ -87,6 +87,23 @@ def test_resumed_at_any_iteration_equals_not_interrupted(
         # All that are made after that iteration, also that of the phase that it belongs to.
         at = int(path.stem.removeprefix("iter_"))
         assert facts(resumed.records) == [r for r in facts(whole.records) if r["iter"] >= at]
+
+
+class Saves(Hook):
+    def after_val_epoch(self, runner: Any) -> None:
+        runner.save_checkpoint(runner.work_dir, "val_{}.pt")
+
+
+@pytest.mark.parametrize("kind", [EpochBasedRunner, IterBasedRunner])
+def test_a_validation_that_was_interrupted_is_made_again(kind: Any, tmp_path: Path) -> None:
+    whole = make(kind, tmp_path)
+    whole.register_hook(Saves())
+    whole.run(loaders(False), WORKFLOWS[kind])
+    resumed = make(kind, tmp_path)
+    resumed.resume(tmp_path / ("val_2.pt" if kind is EpochBasedRunner else "val_5.pt"))
+    resumed.run(loaders(False), WORKFLOWS[kind])
+    told, expected = facts(resumed.records), facts(whole.records)
+    assert told == expected[len(expected) - len(told) :] and told[0]["mode"] == "val"
 
 
 def test_a_state_does_not_change_with_further_training(tmp_path: Path) -> None:

@@ -143,7 +143,8 @@ class Position:
         Return whether the workflow trains; if not, the pending state is left to the next run.
         """
         self._workflow = [[entry.mode, entry.times] for entry in entries]
-        self.feeds, self.phase, self.done = [], 0, 0
+        self.feeds = []
+        self.begin_phase(0)
         for entry in entries:
             if entry.mode == "train" and not any(f.loader is entry.loader for f in self.feeds):
                 self.feeds.append(Feed(entry.loader, epoch))
@@ -160,6 +161,10 @@ class Position:
             for feed, at, start in zip(self.feeds, state["feeds"], state["starts"], strict=True):
                 feed.go_to(at, start)
         return True
+
+    def begin_phase(self, phase: int) -> None:
+        """Go to the beginning of a phase."""
+        self.phase, self.done, self.recorded, self.reported = phase, 0, False, (0, [])
 
     def feed(self, loader: Any) -> Feed:
         """Return a training loader's feed, the same one throughout a run."""

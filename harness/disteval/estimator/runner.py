@@ -199,15 +199,14 @@ class BaseRunner:
             # A turn that was resumed in its middle is finished, also if training is at its end.
             while position.phase or position.done or not trains or self._is_due():
                 for at in range(position.phase, len(phases)):
-                    position.phase = at
                     mode, times, loader = phases[at]
                     limit = None if self.by_epoch else times
                     if mode == "val":
                         self._validate(loader, limit)
                     elif position.done or self._is_due():
                         self._train(loader, limit)
-                    position.done, position.recorded = 0, False
-                position.phase = 0
+                    position.begin_phase(at + 1)
+                position.begin_phase(0)
                 if not trains:
                     break
             self._check_trained()
@@ -480,7 +479,7 @@ class BaseRunner:
         All but ``rng`` is of this rank, and a checkpoint keeps the state of rank 0.
         """
         epoch, iteration = self.trained()
-        sums = [self.log_buffer.sums(), *self._earlier]
+        sums = [self.log_buffer.sums(), *self._earlier] if self.mode == "train" else []
         position = dict(self._position.state(self.samples, sums))
         own = {
             "now": self._generators or rng.capture(),
