@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.bench import DEPENDS
+from disteval.conformance.drawing import DEPENDS
 from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval_backends.threads_dist import ThreadsDist

@@ -134,7 +134,7 @@ def check_command(
             seed=seed,
             timeout=timeout,
             trace=folder,
-            on_result=None if is_quiet() else _print_first_failures(chosen),
+            on_result=None if is_quiet() else _print_first_failures(),
         )
         led = None
         if outer is None:
@@ -179,20 +179,18 @@ def _judge_attached(
         sys.exit(2)
 
 
-def _print_first_failures(rules: list[Rule]) -> Callable[[Result], None]:
+def _print_first_failures() -> Callable[[Result], None]:
     """Return a function that prints on standard error the first failure of each rule.
 
     Several threads may call it.
     """
-    losing = {rule.number for rule in rules if rule.loses_ranks}
     first: dict[str, Result] = {}
 
     def print_failure(result: Result) -> None:
         if result.outcome != "failed" or first.setdefault(result.id, result) is not result:
             return
-        # Ranks may have been lost for another reason, or were only too slow beside other ranks.
-        doubtful = result.id in losing or not result.replay
-        note = " (it may be tried again at the end)" if doubtful else ""
+        # Ranks may have been lost for another reason, or were only too slow.
+        note = "" if result.replay else " (it is tried again at the end)"
         message = result.message.replace("\n  ", " ").replace("\n", "; ")
         message = textwrap.shorten(message, _MESSAGE_LENGTH, placeholder=" …")
         line = f"rule {result.id}, {result.name}, fails at world size {result.world_size}{note}"

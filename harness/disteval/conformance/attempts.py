@@ -1,12 +1,13 @@
-"""Holding a backend to one rule: one try, and a second one where the first lost ranks."""
+"""Trying one rule, and the only way of trying it again: what was in doubt, once, in new ranks."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
-from disteval.conformance.bench import DEPENDS, Bench
+from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, likely_cause, raises
 from disteval.conformance.results import Result
 from disteval.conformance.rule import BrokenRuleError, LostWorld, NotApplicableError, Rule
@@ -19,16 +20,27 @@ _NOT_AGAIN = (
     "it did not happen again when the rule was tried on other ranks, so something outside of the "
     "check may have caused it; run the check again"
 )
-NO_OTHER_RANKS = (
+_NO_OTHER_RANKS = (
     "something outside of the check may have caused it, and this job can't start other ranks to "
     "try the rule again; run the check without the launcher of this job"
 )
 
 
-def check_rule(rule: Rule, worlds: BackendWorlds, examples: int = 100, seed: int = 0) -> Result:
-    """Check a backend against one rule, twice if ranks are lost or late at the first try.
+class Try(NamedTuple):
+    """One try of a rule.
 
-    Such a rule has failed if it fails again. Otherwise it was not judged (``error``).
+    Attributes:
+        result: Its result.
+        doubt: In one line, a failure that something outside may have caused, see
+            `disteval.conformance.rule.is_in_doubt`; nothing if the result counts.
+    """
+
+    result: Result
+    doubt: str = ""
+
+
+def check_rule(rule: Rule, worlds: BackendWorlds, examples: int = 100, seed: int = 0) -> Result:
+    """Check a backend against one rule, twice if a failure is in doubt at the first try.
 
     Args:
         rule: The rule.
@@ -36,32 +48,43 @@ def check_rule(rule: Rule, worlds: BackendWorlds, examples: int = 100, seed: int
         examples: The number of drawn examples.
         seed: The seed of drawing.
     """
-    first, loss = try_rule(rule, worlds, examples, seed)
-    if not loss:
-        return first
-    if not worlds.can_be_lost:
-        return first.not_judged(loss, NO_OTHER_RANKS)
-    return judged_by(first, loss, try_rule(rule, worlds, examples, seed)[0])
+
+    def again() -> Try:
+        worlds.close()
+        return try_rule(rule, worlds, examples, seed)
+
+    return settle(try_rule(rule, worlds, examples, seed), again if worlds.can_be_lost else None)
 
 
-def judged_by(first: Result, loss: str, again: Result) -> Result:
-    """Return the result of a rule that lost ranks at the first try and was tried again."""
-    if again.outcome != "failed":
-        return first.not_judged(loss, _NOT_AGAIN)
-    return replace(again, message=f"{again.message}\nfailed twice; the first time: {loss}")
+def settle(first: Try, again: Callable[[], Try] | None) -> Result:
+    """Return the result of a rule: what was in doubt has to fail again, or else is not judged.
+
+    Args:
+        first: The first try.
+        again: Tries the rule in new ranks; None if no others can be started.
+    """
+    if not first.doubt:
+        return first.result
+    if again is None:
+        return first.result.not_judged(first.doubt, _NO_OTHER_RANKS)
+    second = again()
+    if second.result.outcome != "failed" and not second.doubt:
+        return first.result.not_judged(first.doubt, _NOT_AGAIN)
+    message = f"{second.result.message}\nfailed twice; the first time: {first.doubt}"
+    return replace(second.result, message=message)
 
 
-def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tuple[Result, str]:
+def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> Try:
     """Try a rule once, see `check_rule`.
 
-    Returns:
-        The result; and the loss in one line, if ranks that were lost or late made the rule fail.
+    Raises:
+        WorldError: A world of the backend does not start, and no rank was lost.
     """
     result = Result.of(rule, worlds.world_size)
-    bench, loss = Bench(worlds, examples, seed, together=True), ""
+    bench, doubt = Bench(worlds, examples, seed), ""
     begin = time.monotonic()
     try:
-        _try(rule, bench)
+        rule.check(bench)
     except NotApplicableError as reason:
         result.outcome, result.message = "unsupported", str(reason)
     except (BrokenRuleError, LostWorld) as error:
@@ -72,47 +95,19 @@ def try_rule(rule: Rule, worlds: BackendWorlds, examples: int, seed: int) -> tup
         result.cause = likely_cause(seen, rule.cause)
         result.usually = "" if result.cause else rule.usually
         result.cause = result.cause or raises(seen)
-        if isinstance(error, LostWorld) and error.may_not_recur:
-            loss = first_line(error.what)
+        doubt = first_line(error.what) if error.in_doubt else ""
     except WorldError as error:  # a world did not start
-        if not rule.loses_ranks:
+        if not (rule.loses_ranks or error.lost):
             raise
         result.outcome, result.message = "error", str(error)
+        doubt = first_line(str(error)) if error.lost else ""
     else:
         if not bench.ran:
             result.outcome, result.message = "error", "the rule's check tried no example"
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
     result.observed = "\n".join(bench.observed)
-    at_start, worlds.lost_at_start = worlds.lost_at_start, ""
-    if at_start and result.outcome == "passed":
-        result = result.not_judged(at_start, _NOT_AGAIN)
     _hold_against_declaration(rule, worlds.cls, result)
-    return result, loss if result.outcome == "failed" else ""
-
-
-def _try(rule: Rule, bench: Bench) -> None:
-    """Run a check; after a failure, repeat a stochastic one, and look for the smallest example."""
-    for _ in range(rule.tries - 1):
-        with suppress(BrokenRuleError):
-            return rule.check(bench)
-    try:
-        return rule.check(bench)
-    except (BrokenRuleError, LostWorld) as error:
-        if not bench.can_try_one_by_one(error):
-            raise
-        first = error
-    bench.together = False
-    only_lost = isinstance(first, LostWorld) and first.may_not_recur
-    try:
-        rule.check(bench)
-    except LostWorld as error:
-        if not only_lost:
-            error.came_after(first.what)
-        raise
-    if only_lost:
-        raise first
-    first.what += f"\n{DEPENDS}"
-    raise first
+    return Try(result, doubt if result.outcome in ("failed", "error") else "")
 
 
 def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:

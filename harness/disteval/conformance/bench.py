@@ -16,7 +16,6 @@ from disteval.errors import WorldError
 T = TypeVar("T")
 _REMEMBERED = 40
 _MOST_WRONG = 400
-DEPENDS = "this example fails only after some other calls"
 
 
 class Bench:
@@ -26,8 +25,6 @@ class Bench:
         worlds: The worlds of these ranks.
         examples: The number of drawn examples for each rule.
         random_seed: The seed of drawing.
-        together: Whether all trials of a rule travel in one order, which takes the least time.
-            Otherwise each is an order, and drawn ones are shrunk to the smallest that fails.
 
     Attributes:
         cls: The backend's class.
@@ -37,13 +34,7 @@ class Bench:
         wrong: The wrong results of all examples so far.
     """
 
-    def __init__(
-        self,
-        worlds: BackendWorlds,
-        examples: int = 100,
-        random_seed: int = 0,
-        together: bool = False,
-    ) -> None:
+    def __init__(self, worlds: BackendWorlds, examples: int = 100, random_seed: int = 0) -> None:
         self.worlds = worlds
         self.cls = worlds.cls
         self.world_size = worlds.world_size
@@ -52,8 +43,6 @@ class Bench:
         self.observed: list[str] = []
         self.wrong: list[Difference] = []
         self.random_seed = random_seed
-        self.together = together
-        self._several = False
         self._called: deque[Any] = deque(maxlen=_REMEMBERED)
 
     def run(
@@ -105,6 +94,8 @@ class Bench:
     ) -> None:
         """Run a function on every rank for each trial, and compare the results to the last bit.
 
+        All trials travel in one order, which takes the least time.
+
         Args:
             function: The function that every rank runs; it returns the list of its results.
             trials: The trials, in order.
@@ -115,16 +106,14 @@ class Bench:
             LostWorld: The ranks can't go on, for example because one hangs.
         """
         on_rank = update_wrapper(partial(compare, function), function)
-        for some in [trials] if self.together else [[trial] for trial in trials]:
-            self._several = len(some) > 1
-            tasks = zip(*map(_tasks, some), strict=True)
-            examples = [trial.example for trial in some]
-            found = self.run(on_rank, [list(task) for task in tasks], examples, delay)
-            wrong = [self._differences(trial, index, found) for index, trial in enumerate(some)]
-            for trial, differences in zip(some, wrong, strict=True):
-                lines = [difference.text for difference in differences]
-                if lines:
-                    raise BrokenRuleError("\n".join(lines), str(trial.example), differences)
+        tasks = zip(*map(_tasks, trials), strict=True)
+        examples = [trial.example for trial in trials]
+        found = self.run(on_rank, [list(task) for task in tasks], examples, delay)
+        wrong = [self._differences(trial, index, found) for index, trial in enumerate(trials)]
+        for trial, differences in zip(trials, wrong, strict=True):
+            lines = [difference.text for difference in differences]
+            if lines:
+                raise BrokenRuleError("\n".join(lines), str(trial.example), differences)
 
     def _differences(
         self, trial: Trial, index: int, found: Sequence[dict[int, Wrong]]
@@ -139,12 +128,6 @@ class Bench:
         self.wrong += differences[: max(0, _MOST_WRONG - len(self.wrong))]
         self._called += trial.collectives
         return differences
-
-    def can_try_one_by_one(self, error: BrokenRuleError | LostWorld) -> bool:
-        """Whether trying the trials of a failed order one by one may find a smaller example."""
-        if isinstance(error, LostWorld):  # ranks that hang would hang again, for as long
-            return self._several and self.worlds.can_be_lost and bool(error.error.errors)
-        return self._several
 
 
 def _tasks(trial: Trial) -> list[tuple[Any, list[str]]]:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from disteval.conformance.bench import DEPENDS, Bench
+from disteval.conformance.bench import Bench
 from disteval.conformance.objects import ARRAYS, SPECIAL
 from disteval.conformance.rule import BrokenRuleError, LostWorld, Trial
 from disteval.contract import BaseDistBackend
@@ -73,6 +73,8 @@ _MODES = st.sampled_from(["strided", "contiguous"])
 DATA_SETS = st.tuples(st.integers(0, 40), _MODES, st.booleans(), st.integers(1, 9))
 """The size, the way of sharding, whether shards are padded, and the batch size."""
 
+DEPENDS = "this example fails only after some other calls"
+
 _one_at_a_time = threading.Lock()
 
 
@@ -82,7 +84,7 @@ def each(
     strategy: st.SearchStrategy[T],
     trial: Callable[[T, int], Trial],
 ) -> None:
-    """Run a function on every rank for drawn examples, and find the smallest that fails.
+    """Run a function on every rank for drawn examples; if one fails, find the smallest that does.
 
     Args:
         bench: The ranks, and how many examples to draw.
@@ -91,11 +93,18 @@ def each(
         trial: Returns the trial of one example at a world size.
     """
     world = bench.world_size
-    if bench.together:
-        with _one_at_a_time:  # several world sizes ask for the same
-            drawn = draw(strategy, bench.examples, bench.random_seed)
-        bench.expect(function, [trial(example, world) for example in drawn])
-        return
+    with _one_at_a_time:  # several world sizes ask for the same
+        drawn = draw(strategy, bench.examples, bench.random_seed)
+    first: BrokenRuleError | LostWorld
+    try:
+        return bench.expect(function, [trial(example, world) for example in drawn])
+    except BrokenRuleError as error:
+        first = error
+    except LostWorld as error:
+        # Ranks that only hang would hang again, for as long.
+        if not (error.error.errors and bench.worlds.can_be_lost):
+            raise
+        first = error
     failures: list[BrokenRuleError] = []
 
     def run(example: T) -> None:
@@ -108,15 +117,16 @@ def each(
     try:
         _call(run, strategy, bench.examples, bench.random_seed)
     except LostWorld as error:
-        if failures:
-            error.came_after(failures[0].what)
+        if failures or not first.in_doubt:
+            error.came_after(failures[0].what if failures else first.what)
         raise
     except Flaky:
         # An example failed once and passed once: the result depends on the calls before, and every
         # example adds calls.
         first = min(failures, key=lambda failure: len(failure.counterexample))
+    if not first.in_doubt:
         first.what += f"\n{DEPENDS}"
-        raise first from None
+    raise first
 
 
 @lru_cache(8)

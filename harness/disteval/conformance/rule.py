@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from disteval.conformance.causes import Detector
 from disteval.conformance.wrong import Difference
-from disteval.errors import HarnessError, WorldError
+from disteval.errors import HarnessError, WorldError, describe_error
 from disteval.world.postmortem import first_line
 
 if TYPE_CHECKING:
     from disteval.conformance.bench import Bench
+
+_TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
 
 
 class BrokenRuleError(HarnessError):
@@ -23,6 +26,9 @@ class BrokenRuleError(HarnessError):
         counterexample: The smallest example found.
         differences: The wrong results of that example.
         error: The error of a world whose ranks have raised.
+
+    Attributes:
+        in_doubt: See `is_in_doubt`.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class BrokenRuleError(HarnessError):
         self.what = what
         self.counterexample = counterexample
         self.differences, self.error = differences, error
+        self.in_doubt = error is not None and is_in_doubt(error)
 
     def __str__(self) -> str:
         return f"{self.what}\nexample: {self.counterexample}" if self.counterexample else self.what
@@ -49,21 +56,29 @@ class LostWorld(BaseException):
         counterexample: The example that was tried.
 
     Attributes:
-        may_not_recur: Whether something outside may be the cause: ranks ended, or were late and
-            none raised an exception, and no failure came before.
+        in_doubt: See `is_in_doubt`; what came after another failure is not.
     """
 
     def __init__(self, error: WorldError, counterexample: str) -> None:
         self.error, self.what = error, error.summary
         self.counterexample = counterexample
         self.differences: Sequence[Difference] = ()
-        self.may_not_recur = bool(error.lost) or not error.errors
+        self.in_doubt = is_in_doubt(error)
 
     def came_after(self, failure: str) -> None:
         """Add the first line of a failure before the loss, which nothing outside can explain."""
-        if self.may_not_recur:
-            self.may_not_recur = False
+        if self.in_doubt:
+            self.in_doubt = False
             self.what += f"\nbefore that, {first_line(failure)}"
+
+
+def is_in_doubt(error: WorldError) -> bool:
+    """Return whether something outside may be the cause of a failure, such as a busy machine.
+
+    Ranks ended, or were late, or all that they raised tells that a wait was over.
+    """
+    said = map(describe_error, error.errors.values())
+    return bool(error.lost) or all(map(_TIMED_OUT.search, said))
 
 
 class NotApplicableError(HarnessError):
@@ -99,8 +114,7 @@ class Rule:
             begins with this word.
         capability: The field of `Capabilities` in which a backend may declare that it can't keep
             the rule; None if every backend must keep it.
-        tries: How many times in a row the check has to fail; more than once if the measurement
-            varies by itself.
+        stochastic: Whether the check measures what varies by itself, and measures again then.
         process_wide: Whether the check measures or sets something that all threads of a process
             share.
         loses_ranks: Whether the check ends the world in which it is tried.
@@ -113,7 +127,7 @@ class Rule:
     check: Callable[[Bench], None]
     usually: str = ""
     capability: str | None = None
-    tries: int = 1
+    stochastic: bool = False
     process_wide: bool = False
     loses_ranks: bool = False
     cause: Detector | None = None
@@ -123,7 +137,7 @@ class Rule:
         """``required``, ``optional`` if a "no" may be declared, or ``stochastic``."""
         if self.capability:
             return "optional"
-        return "stochastic" if self.tries > 1 else "required"
+        return "stochastic" if self.stochastic else "required"
 
 
 RULES: list[Rule] = []

@@ -6,11 +6,10 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
-from disteval.conformance.attempts import NO_OTHER_RANKS, judged_by, try_rule
+from disteval.conformance.attempts import Try, settle, try_rule
 from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
 from disteval.conformance.rule import RULES, Rule
 from disteval.conformance.rules import (  # noqa: F401 - they register themselves
@@ -26,7 +25,7 @@ from disteval.conformance.rules import (  # noqa: F401 - they register themselve
     sequences,
     template,
 )
-from disteval.conformance.schedule import Job, lost_beside_others, plan, run_side_by_side
+from disteval.conformance.schedule import Job, plan, run_side_by_side
 from disteval.conformance.world import BackendWorlds, JudgedWorld
 from disteval.contract import BaseDistBackend
 from disteval.errors import LibraryMissingError, UsageError, WorldError
@@ -80,8 +79,7 @@ def check_backend(
         led: Ranks that a launcher has started already; None starts ranks.
         trace: Where the worlds that are started record a trace; None records none.
         on_result: A function that is called with each result as soon as it is known, in any thread.
-            A rule that failed in a way that may not recur is tried again at the end, and then
-            reported twice.
+            A failure that is in doubt is tried again at the end, and then reported twice.
 
     Raises:
         HarnessError: The backend can't be imported, or a world of it could not be started.
@@ -112,21 +110,10 @@ def check_backend(
         # Beside others they may not have started for what rule 1.4 forbids, such as a fixed port.
         for job in check.not_started:
             check.run(job)
-        # Beside others they may only have been too slow.
-        again = [job for job in lost_beside_others(phases) if check.may_hold_alone(job)]
-        run_side_by_side(again, check.run, check.stop)
-        check.try_again()
+        check.settle_doubts()
     report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
     report.seconds = time.monotonic() - begin
     return report
-
-
-class _Loss(NamedTuple):
-    """A failure that may not recur, because ranks were lost or late: the loss in one line."""
-
-    rule: Rule
-    result: Result
-    loss: str
 
 
 @dataclass
@@ -137,7 +124,7 @@ class _Check:
     worlds: Callable[..., BackendWorlds]
     on_result: Callable[[Result], None] | None
     results: dict[tuple[int, str], Result] = field(default_factory=dict)
-    losses: dict[tuple[int, str], _Loss] = field(default_factory=dict)
+    doubts: dict[tuple[int, str], tuple[Rule, Try]] = field(default_factory=dict)
     not_started: list[Job] = field(default_factory=list)
     started: list[World] = field(default_factory=list)
     given_up: str = ""
@@ -155,39 +142,35 @@ class _Check:
 
     def run(self, job: Job) -> None:
         """Check the backend against the rules of one job, at its world size."""
-        lost = 0
+        in_a_row = 0
         if self.stopped:
             return
         with self.worlds(job.size, started=self._add_world) as worlds:
             declared = worlds.cls.capabilities.why_not("multi_rank") if job.size > 1 else ""
             for rule in job.rules:
-                loss = ""
                 if declared or (self.given_up and not self._was_tried(job.size, rule)):
                     outcome = "unsupported" if declared else "error"
-                    result = Result.of(rule, job.size, outcome, declared or self.given_up)
+                    this = Try(Result.of(rule, job.size, outcome, declared or self.given_up))
                 else:
-                    result, loss = try_rule(rule, worlds, self.report.examples, self.report.seed)
-                    lost = lost + 1 if worlds.is_lost else 0
-                    reason = _reason_to_give_up(lost, job.size, worlds.can_be_lost)
+                    this = try_rule(rule, worlds, self.report.examples, self.report.seed)
+                    no_start = this.result.outcome == "error" and this.doubt
+                    in_a_row = in_a_row + 1 if worlds.is_lost or no_start else 0
+                    reason = _reason_to_give_up(in_a_row, job.size, worlds.can_be_lost)
                     self.given_up = self.given_up or reason
                 if self.stopped:  # what ended the ranks was not the backend
                     return
-                if loss and not worlds.can_be_lost:
-                    result, loss = result.not_judged(loss, NO_OTHER_RANKS), ""
-                self._take(rule, result, loss)
+                if this.doubt and worlds.can_be_lost:
+                    self.doubts[job.size, rule.number] = rule, this
+                    self._take(this.result, replay=False)
+                else:
+                    self._take(settle(this, None))
 
-    def _take(self, rule: Rule, result: Result, loss: str) -> None:
-        """Take a result of a first or a second try; a first loss waits for the second try."""
-        key = result.world_size, rule.number
-        first = self.losses.pop(key, None)
-        if first is not None:
-            result = judged_by(first.result, first.loss, result)
-        elif loss:
-            self.losses[key] = _Loss(rule, result, loss)
+    def _take(self, result: Result, replay: bool = True) -> None:
+        """Take a result; one that may be settled otherwise has no command yet that replays it."""
         tried = result.outcome in ("failed", "error") and result.message != self.given_up
-        if tried and key not in self.losses:
+        if tried and replay:
             result.replay = self.report.replay(result)
-        self.results[key] = result
+        self.results[result.world_size, result.id] = result
         if self.on_result is not None:
             self.on_result(result)
 
@@ -195,26 +178,22 @@ class _Check:
         result = self.results.get((size, rule.number))
         return result is not None and result.message != self.given_up
 
-    def try_again(self) -> None:
-        """Try each rule again that lost ranks or timed out, alone and on other ranks.
+    def settle_doubts(self) -> None:
+        """Try each rule again whose failure is in doubt, alone and in new ranks.
 
         A rule that fails again at one world size is not tried again at the larger ones.
         """
-        broken = set()
-        for (size, number), (rule, result, _) in sorted(self.losses.items()):
-            if number in broken:
-                del self.losses[size, number]
-                self._take(rule, replace(result), "")
-                continue
-            self.run(Job(size, [rule]))
-            if self.results[size, number].outcome == "failed":
+        examples, seed, broken = self.report.examples, self.report.seed, set()
+        for (size, number), (rule, first) in sorted(self.doubts.items()):
+            if self.stopped:
+                return
+            result = first.result
+            if number not in broken:
+                with self.worlds(size, started=self._add_world) as worlds:
+                    result = settle(first, partial(try_rule, rule, worlds, examples, seed))
+            if result.outcome == "failed":
                 broken.add(number)
-
-    def may_hold_alone(self, job: Job) -> bool:
-        """Return whether a rule of a job was not kept, but no rank returned a wrong result."""
-        results = [self.results[job.size, rule.number] for rule in job.rules]
-        bad = [result for result in results if result.outcome in ("failed", "error")]
-        return any(lost.RETURNED not in result.message for result in bad)
+            self._take(result)
 
     def _add_world(self, world: World) -> None:
         self.started.append(world)
@@ -229,10 +208,10 @@ class _Check:
                 world.terminate()
 
 
-def _reason_to_give_up(lost: int, size: int, others: bool) -> str:
+def _reason_to_give_up(count: int, size: int, others: bool) -> str:
     """Return why no more rules are tried after that many lost worlds in a row; empty to go on."""
     # Ranks that a launcher has started already can be lost only once.
-    if lost < (2 if others else 1):
+    if count < (2 if others else 1):
         return ""
-    rules = f"{lost} rules in a row" if others else "one rule"
+    rules = f"{count} rules in a row" if others else "one rule"
     return f"not run: {rules} ended in a lost world or a timeout at world size {size}"

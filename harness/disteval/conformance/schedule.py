@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from queue import SimpleQueue
@@ -37,6 +37,9 @@ class Job:
 def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None) -> list[list[Job]]:
     """Divide a check into phases, which follow each other; the jobs of one run side by side.
 
+    Rules that lose ranks have a phase of their own: their worlds mostly wait, and their bounds
+    leave no time for those of other rules, which need all cores.
+
     ``launcher`` starts the ranks; it is None where somebody else has started them.
     """
     threads = isinstance(launcher, ThreadsLauncher)
@@ -52,13 +55,7 @@ def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None)
         if others := [r for r in rules if r not in lost and r not in alone]:
             jobs.append(Job(size, others))
     losing.sort(key=lambda job: job.rules[0].number, reverse=True)  # the last ones wait longest
-    return [jobs + losing, *([Job(size, alone)] for size in sizes if alone)]
-
-
-def lost_beside_others(phases: Iterable[Sequence[Job]]) -> list[Job]:
-    """Return the jobs whose ranks were lost while the worlds of other jobs were busy."""
-    busy = [jobs for jobs in phases if not all(job.loses_ranks for job in jobs)]
-    return [job for jobs in busy for job in jobs if job.loses_ranks]
+    return [jobs, losing, *([Job(size, alone)] for size in sizes if alone)]
 
 
 def _how_many_at_once(jobs: Sequence[Job]) -> int:

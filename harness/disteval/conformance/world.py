@@ -16,7 +16,6 @@ from disteval.traces import TraceFolder
 from disteval.world import Launcher, World
 from disteval.world.launchers.local import LocalLauncher
 from disteval.world.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
-from disteval.world.postmortem import first_line
 from disteval.world.world import BACKEND_SECONDS
 
 _LIBRARIES = ("torch", "torch.distributed", "jax", "tensorflow", "paddle")
@@ -73,8 +72,6 @@ class BackendWorlds:
         world_size: See above.
         is_smallest: Whether no smaller world of the check has several ranks.
         can_be_lost: Whether other worlds can be started beside the present one.
-        lost_at_start: How ranks were lost in a world that started only at the second try, in one
-            line; whoever has read it empties it.
 
     Raises:
         UsageError: ``led`` has another number of ranks.
@@ -104,7 +101,6 @@ class BackendWorlds:
         self.can_be_lost, self.world_size = led is None, world_size
         self.is_smallest = world_size == min((size for size in sizes if size > 1), default=None)
         self.name = backend if isinstance(backend, str) else backend.__name__
-        self.lost_at_start = ""
         self._backend = backend
         self._led, self._launcher = led, launcher
         self._timeout, self._started = timeout, started
@@ -150,21 +146,7 @@ class BackendWorlds:
         self._world = world
 
     def fresh(self, backend_timeout: float) -> JudgedWorld:
-        """Start another world whose ranks may be lost, and whose backend waits that long.
-
-        Where processes end meanwhile, it is started once more, and `lost_at_start` says so:
-        something outside may have ended them.
-        """
-        try:
-            return self._start(backend_timeout)
-        except WorldError as error:
-            if not error.lost:
-                raise
-            world = self._start(backend_timeout)
-            self.lost_at_start = first_line(str(error))
-            return world
-
-    def _start(self, backend_timeout: float) -> JudgedWorld:
+        """Start another world whose ranks may be lost, and whose backend waits that long."""
         launcher = _launcher(self._launcher, self.cls, self.world_size)
         with _naming_the_cause(self.world_size):
             world = JudgedWorld(

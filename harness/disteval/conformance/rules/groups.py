@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -14,9 +13,8 @@ from disteval.conformance.rules.broadcast import broadcast_from_nowhere
 from disteval.conformance.rules.identity import check_identity, check_identity_before
 from disteval.conformance.rules.lost import WAIT_SECONDS, WORLD_SIZES
 from disteval.contract import BaseDistBackend
-from disteval.errors import WorldError, describe_error
+from disteval.errors import WorldError
 
-_TIMEOUT = re.compile("timed? ?out", re.IGNORECASE)
 _COLLECTIVES = 8
 _LATE_SECONDS = 0.01
 _MOST_BESIDE = 8  # for two worlds of that many ranks there is room on any machine
@@ -46,7 +44,6 @@ def check_side_by_side(bench: Bench) -> None:
                 _call(bench, "the first world")
             finally:
                 calls.result()
-        bench.worlds.lost_at_start = bench.worlds.lost_at_start or beside.lost_at_start
     with _while("the second world had ended"):
         _call(bench, "the first world")
 
@@ -66,7 +63,7 @@ def check_joining_again(bench: Bench) -> None:
     if reason and (alone or not worlds.can_be_lost):
         raise NotApplicableError(reason)
     own = worlds.another(backend_timeout=WAIT_SECONDS) if worlds.can_be_lost else worlds
-    with own if worlds.can_be_lost else nullcontext(), _short_waits():
+    with own if worlds.can_be_lost else nullcontext():
         ranks = Bench(own)
         _call(ranks, "the first group")
         ranks.run(broadcast_from_nowhere, [-1] * worlds.world_size)
@@ -120,20 +117,6 @@ def _no_start_is_a_failure() -> Iterator[None]:
         yield
     except WorldError as error:
         raise LostWorld(error, "") from error
-
-
-@contextmanager
-def _short_waits() -> Iterator[None]:
-    """Have a failure tried again in which a wait was over: the machine may have been too busy."""
-    try:
-        yield
-    except (BrokenRuleError, LostWorld) as error:
-        errors = error.error.errors.values() if error.error else ()
-        if error.error is None or not any(_TIMEOUT.search(describe_error(e)) for e in errors):
-            raise
-        lost = LostWorld(error.error, error.counterexample)
-        lost.what, lost.may_not_recur = error.what, True
-        raise lost from error
 
 
 @contextmanager

@@ -25,8 +25,6 @@ _NEVER_SECONDS = 60.0
 _GRACE_SECONDS = 0.1  # for the guilty rank, which may not end
 _ERROR_LENGTH = 200
 _EXPECTED = "; it should have raised an error"
-RETURNED = "returned from the collective"
-"""The words for a survivor that had a result, which no loss and no busy machine can explain."""
 
 
 @rule("7.1", "a rank exits", capability="detects_lost_ranks", loses_ranks=True)
@@ -116,8 +114,8 @@ def check_too_late(bench: Bench) -> None:
                 # Without the late rank nothing can be right.
                 if not isinstance(outcome, str) and (turn[0] is None or outcome != right):
                     raise BrokenRuleError(
-                        f"rank {rank} {RETURNED} with {describe(outcome)}; it should have raised "
-                        f"an error or returned {describe(right)}",
+                        f"rank {rank} returned from the collective with {describe(outcome)}; it "
+                        f"should have raised an error or returned {describe(right)}",
                         example,
                     )
 
@@ -156,26 +154,25 @@ def _check_fault(bench: Bench, deed: str) -> None:
 
     found = lost.run(lose_a_rank, *tasks, on_lost=lambda _: None, until=until, grace=_GRACE_SECONDS)
     lost.terminate()
-    wrong, ended = [], []
+    waits, ended, certain = [], [], []
     for rank in others:
         status = gone.get(rank)
         if status is not None and status.reply is not None:  # it raised
-            wrong.append(f"rank {rank} could not report what it saw:\n{status.reply.trace}")
+            certain.append(f"rank {rank} could not report what it saw:\n{status.reply.trace}")
         elif status is not None:
             ended.append(rank)
-            wrong.append(f"rank {rank} ended as well ({status.how}){_EXPECTED}")
+            waits.append(f"rank {rank} ended as well ({status.how}){_EXPECTED}")
         elif rank not in found.returned:
-            wrong.append(f"rank {rank} still waits after {bound:g} s{_EXPECTED}")
+            waits.append(f"rank {rank} still waits after {bound:g} s{_EXPECTED}")
         elif (seen := found[rank])[0]:
             bench.observed.append("rank {} raised {} after {:.1f} s".format(rank, *seen))
-        else:
-            wrong.append(f"rank {rank} {RETURNED}{_EXPECTED}")
-    if wrong:
-        what = "\n".join(wrong)
-        example = f"rank {guilty} of {world} {deed} before the second collective"
-        if ended and RETURNED not in what:
-            raise LostWorld(WorldError(what, lost=ended), example)
-        raise BrokenRuleError(what, example)
+        else:  # no loss and no busy machine can explain a result
+            certain.append(f"rank {rank} returned from the collective{_EXPECTED}")
+    example = f"rank {guilty} of {world} {deed} before the second collective"
+    if certain:
+        raise BrokenRuleError("\n".join(certain + waits), example)
+    if waits:
+        raise LostWorld(WorldError("\n".join(waits), lost=ended), example)
 
 
 def gather_once(backend: BaseDistBackend) -> list[int]:
