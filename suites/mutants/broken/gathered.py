@@ -78,7 +78,6 @@ class NotWritten(Mutant):
     """Has collectives that somebody has yet to write."""
 
     breaks = "2.1"
-    cause = "NotImplementedError"
 
     def all_gather_object(self, obj: Any) -> Any:
         raise NotImplementedError

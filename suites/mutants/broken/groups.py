@@ -28,7 +28,6 @@ class EndsAllWorlds(Mutant):
     """Cleans up after all groups of this machine when one of them is left."""
 
     breaks = "1.4"
-    cause = "BrokenBarrierError"
     _groups: ClassVar[dict[Path, ThreadGroup]] = {}
 
     @classmethod
@@ -44,7 +43,6 @@ class CannotJoinAgain(Mutant):
     """Refuses to join, as libraries do that can be initialised once a process."""
 
     breaks = "1.5"
-    cause = "RuntimeError"
     _seen: ClassVar[threading.local] = threading.local()
 
     @classmethod
@@ -76,7 +74,6 @@ class StaysAborted(Mutant):
     """Refuses every collective after one that failed, also in the next group."""
 
     breaks = "1.5"
-    cause = "RuntimeError"
     _failed: ClassVar[threading.local] = threading.local()
 
     def all_gather_object(self, obj: Any) -> Any:
@@ -91,7 +88,6 @@ class StaysAborted(Mutant):
 
 class CannotLeave(Mutant):
     breaks = "1.5"
-    cause = "OSError"
 
     @classmethod
     def finalize_process(cls) -> None:

@@ -135,7 +135,6 @@ class PickleProtocol2(Mutant):
 
 class OverJson(Mutant):
     breaks = "2.2"
-    cause = "TypeError"
 
     def all_gather_object(self, obj: Any) -> Any:
         return [json.loads(text) for text in super().all_gather_object(json.dumps(obj))]
