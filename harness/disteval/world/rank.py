@@ -61,20 +61,21 @@ class Rank:
         self._has_key = False
         self.joined_ns = 0  # when it joined its group, as of `time.time_ns`
 
-    def load(self, *, backend: str | type[BaseDistBackend], path: list[str]) -> None:
-        """Import a backend from where the leader does."""
+    def load(self, host: str, *, backend: str | type[BaseDistBackend], path: list[str]) -> int:
+        """Import a backend from where the leader does.
+
+        Returns:
+            A port of ``host``, this rank's address, that nobody listens on now.
+        """
         sys.path.extend(entry for entry in path if entry not in sys.path)
         load_backend_class(backend)
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
 
     def read_clock(self) -> tuple[str, int]:
         """Return an identity of this host's clock, and its time in nanoseconds."""
         return own_clock(), time.monotonic_ns()
-
-    def find_free_port(self, host: str) -> int:
-        """Return a port of ``host``, this rank's address, that nobody listens on now."""
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return int(probe.getsockname()[1])
 
     def join(
         self, rendezvous: Rendezvous, *, cls: type[BaseDistBackend], world_size: int

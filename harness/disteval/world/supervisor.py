@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.5
+_IDLE_SECONDS = 0.1
 _LOOK_SECONDS = 0.01
 _MOST_BYTES = 1 << 16
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
@@ -65,14 +66,18 @@ class Helper:
     Args:
         link: The connection to the leader.
         leader: The process id of the leader.
+        prepares: Whether a supervisor is forked for the next world before there is one: a fork of
+            a process that has imported much takes milliseconds.
     """
 
-    def __init__(self, link: socket.socket, leader: int) -> None:
+    def __init__(self, link: socket.socket, leader: int, prepares: bool) -> None:
         self._link, self._leader_pid = link, leader
         self._leader = -1
         with suppress(AttributeError, OSError):  # another system, an old one, or it is gone
             self._leader = os.pidfd_open(leader)
         self._supervises, self._folder = False, ""
+        self._prepares = prepares
+        self._spare: tuple[int, socket.socket] | None = None  # the supervisor of the next world
         self._begin()
 
     def _begin(self) -> None:
@@ -123,7 +128,13 @@ class Helper:
     def _next(self) -> Any:
         """Return the next order; None when there is none to come."""
         while b"\n" not in self._rest:
-            ready = self._wait(_POLL_SECONDS, self._link.fileno(), self._leader)
+            prepares = self._prepares and not self._supervises and self._spare is None
+            seconds = _IDLE_SECONDS if prepares else _POLL_SECONDS
+            ready = self._wait(seconds, self._link.fileno(), self._leader)
+            if prepares and not ready:
+                with suppress(OSError):  # there is no memory or no process left
+                    self._prepare()
+                continue
             if self._link.fileno() in ready:
                 with suppress(OSError):
                     data, given, _, _ = socket.recv_fds(self._link, _MOST_BYTES, 2)
@@ -159,33 +170,55 @@ class Helper:
             return True
         return False
 
-    def _supervise(
-        self, folder: str, umask: int, limits: list[Any], cores: list[int]
-    ) -> int | None:
-        """Fork a supervisor, which is as the leader is now; return its id, and in it None."""
-        (link, place), self._given = self._given, []
+    def _supervise(self, *given: Any) -> int | None:
+        """Have a supervisor that is as the leader is now; return its id, and in it None."""
+        if self._supervises:
+            return self._take_over(*given)
+        if self._spare is None and self._prepare():
+            return None
+        assert self._spare is not None
+        (pid, spare), self._spare = self._spare, None
+        descriptors, self._given = self._given, []
         try:
-            pid = os.fork()
-            if pid:
-                self._started.add(pid)
-                return pid
-            os.setsid()
-            self._link.close()
-            self._link, self._supervises, self._folder = socket.socket(fileno=link), True, folder
-            self._close_pipe()
-            self._begin()
-            os.fchdir(place)
-            os.umask(umask)
-            for which, limit in limits:
-                with suppress(OSError, ValueError):  # it may not be raised
-                    resource.setrlimit(which, tuple(limit))
-            with suppress(AttributeError, OSError):
-                os.sched_setaffinity(0, cores)
-            return None  # the server answers
+            with spare:
+                socket.send_fds(
+                    spare, [json.dumps([0, "supervise", *given]).encode() + b"\n"], descriptors
+                )
         finally:
-            os.close(place)
-            if not self._supervises:
-                os.close(link)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return pid
+
+    def _prepare(self) -> bool:
+        """Fork a supervisor, which waits for its world; return whether this is the one."""
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid:
+            theirs.close()
+            self._started.add(pid)
+            self._spare = pid, ours
+            return False
+        os.setsid()
+        for link in (self._link, ours):
+            link.close()
+        self._link, self._supervises = theirs, True
+        self._close_pipe()
+        self._begin()
+        return True
+
+    def _take_over(self, folder: str, umask: int, limits: list[Any], cores: list[int]) -> None:
+        """Supervise a world from now on."""
+        self._link.close()
+        (link, place), self._given = self._given, []
+        self._link, self._folder = socket.socket(fileno=link), folder
+        os.fchdir(place)
+        os.close(place)
+        os.umask(umask)
+        for which, limit in limits:
+            with suppress(OSError, ValueError):  # it may not be raised
+                resource.setrlimit(which, tuple(limit))
+        with suppress(AttributeError, OSError):
+            os.sched_setaffinity(0, cores)
 
     def _fork(self) -> int:
         """Fork a process that the system kills with this one; return its id, and 0 in it."""
@@ -275,6 +308,9 @@ class Helper:
                 if pid in self._started:
                     self._started.discard(pid)
                     lost = True
+                    if self._spare is not None and self._spare[0] == pid:
+                        self._spare[1].close()
+                        self._spare = None
                     if self._supervises:
                         self.tell(0, pid, os.waitstatus_to_exitcode(status))
         except ChildProcessError:
@@ -288,6 +324,8 @@ class Helper:
     def _wait_for_supervisors(self) -> None:
         """Wait until the worlds have ended of which this is the server."""
         late = 0.0
+        if self._spare is not None:
+            self._spare[1].close()
         while self._started and self._reap():
             if self._is_leader_gone():
                 late = late or time.monotonic() + 2 * KILL_SECONDS
@@ -318,7 +356,7 @@ def serve(descriptor: int, leader: int, libraries: Sequence[str] = ()) -> RankTo
         for name in libraries:
             importlib.import_module(name)
         gc.freeze()  # else each collection in a rank walks, and so copies, what was imported here
-    helper = Helper(socket.socket(fileno=descriptor), leader)
+    helper = Helper(socket.socket(fileno=descriptor), leader, prepares=bool(libraries))
     helper.tell(0, _is_safe())
     forked = helper.serve()
     if forked is None:  # what has been imported need not be freed

@@ -315,7 +315,9 @@ class World:
             )
         name = backend if isinstance(backend, str) else backend.__name__
         function = partial(Rank.load, backend=backend, path=sys.path)
-        self._order(f"load {name}", function, timeout=self._start_seconds)
+        hosts, seconds = self._hosts.ranks, self._start_seconds
+        # Only rank 0's own host knows which port is free there.
+        self._port, *_ = self._order(f"load {name}", function, hosts, seconds)
 
     def join(
         self, backend: str | type[BaseDistBackend], backend_timeout: float = BACKEND_SECONDS
@@ -365,13 +367,11 @@ class World:
             self._rendezvous_count += 1
             path = self._directory / f"rendezvous-{self._rendezvous_count}"
             path.mkdir(mode=0o700)
-        # Only rank 0's own host knows which port is free there.
-        port, *_ = self._order("find a port", Rank.find_free_port, addresses)
         # Threads of one process need no key, and a process has one key for all its worlds.
         in_processes = self.own_processes or self.attached
         key = secrets.token_bytes(KEY_BYTES) if in_processes else b""
         return [
-            Rendezvous(path, addresses[0], port, backend_timeout, own_host=own_host, key=key)
+            Rendezvous(path, addresses[0], self._port, backend_timeout, own_host=own_host, key=key)
             for own_host in addresses
         ]
 
