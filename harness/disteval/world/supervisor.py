@@ -115,7 +115,12 @@ class Helper:
                 self.tell(number, answer)
         if self._supervises:
             self._kill_all()
-            _remove(self._folder)
+            deadline = time.monotonic() + KILL_SECONDS
+            # Another supervisor of the world may be about it, before all ranks of this one ended.
+            while not _remove(self._folder) and self._is_leader_gone():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_LOOK_SECONDS)
         else:
             self._wait_for_supervisors()
         return None
@@ -173,7 +178,8 @@ class Helper:
     def _supervise(self, *given: Any) -> int | None:
         """Have a supervisor that is as the leader is now; return its id, and in it None."""
         if self._supervises:
-            return self._take_over(*given)
+            self._take_over(*given)
+            return None  # the server answers
         if self._spare is None and self._prepare():
             return None
         assert self._spare is not None
@@ -305,9 +311,9 @@ class Helper:
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
+                lost = True
                 if pid in self._started:
                     self._started.discard(pid)
-                    lost = True
                     if self._spare is not None and self._spare[0] == pid:
                         self._spare[1].close()
                         self._spare = None
@@ -332,8 +338,9 @@ class Helper:
                 for pid in self._started:
                     os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
                 if time.monotonic() > late:
-                    self._kill_all()
+                    break
             self._wait(_POLL_SECONDS)
+        self._kill_all()  # also what a supervisor has left that was killed
 
     def _close_pipe(self) -> None:
         for end in (self._woken, self._wake):
@@ -393,19 +400,24 @@ def _prctl(option: int, value: int | bytes) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _remove(folder: str) -> None:
-    """Remove the folder of a world whose leader is gone, unless another leader uses the name."""
+def _remove(folder: str) -> bool:
+    """Remove the folder of a world whose leader is gone; return False if another process has it."""
     import shutil  # which is costly, and most leaders end their worlds themselves
 
     path = Path(folder)
     if not path.is_absolute() or not path.parent.name.startswith("disteval-"):
-        return  # there is none
+        return True  # there is none
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
         if os.path.samestat(path.lstat(), os.fstat(descriptor)):
             shutil.rmtree(path, ignore_errors=True)
         path.parent.rmdir()  # fails if it holds the folders of other leaders
+    return True
 
 
 if __name__ == "__main__":
