@@ -23,10 +23,12 @@ from suites.helpers.thread_world import run_ranks, values
 from suites.mutants.sockets import Sockets
 
 LEASES = [None, Leases()]
+TURNS = Leases(group_size=3, in_group="turns")
 SAMPLES = np.arange(40.0).reshape(20, 2)
 KINDS: dict[str, Callable[[], Any]] = {
     "array": lambda: SAMPLES,
     "list": lambda: [*SAMPLES],
+    "stream": lambda: lambda: iter(SAMPLES),
     "shards": lambda: ShardedStream(["a", "b", "c"], lambda name: SAMPLES["abc".index(name) :: 3]),
 }
 
@@ -67,7 +69,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", [*LEASES, TURNS])
 @pytest.mark.parametrize("form", FORMS)
 def test_another_model_on_a_rank_is_refused_on_every_rank(form: str, leases: Any) -> None:
     def rank(backend: Any) -> Any:
@@ -106,7 +108,7 @@ def test_ranks_that_join_a_lender_are_compared_whoever_is_first(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_noticed_with_samples_of_any_kind_that_has_numbers(kind: str) -> None:
+def test_it_is_noticed_with_samples_of_any_kind(kind: str) -> None:
     def rank(backend: Any, differs: bool) -> Any:
         return mean_of(model([1.0, 1.0 + (differs and backend.rank == 2)]), backend, kind)
 
@@ -114,6 +116,19 @@ def test_it_is_noticed_with_samples_of_any_kind_that_has_numbers(kind: str) -> N
         assert isinstance(outcome, UsageError) and "rank 2" in str(outcome)
     for found in values(run_ranks(3, partial(rank, differs=False))):
         assert (found.difference, found.repeatable) == (0.0, True)
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_of_ranks_that_evaluate_the_same_batches_those_are_compared_whose_outputs_count(
+    wrong: int,
+) -> None:
+    def rank(backend: Any) -> Any:
+        predict = model([1.0, 1.0 + (backend.rank == wrong)])
+        return mean_of(predict, backend, leases=Leases(group_size=2))
+
+    outcomes = run_ranks(4, rank)
+    assert {isinstance(outcome, UsageError) for outcome in outcomes} == {wrong == 2}
+    assert wrong == 2 or {found.difference for found in values(outcomes)} == {0.0}
 
 
 @pytest.mark.parametrize("leases", LEASES)
@@ -155,15 +170,9 @@ def test_ranks_with_other_seeds_have_a_random_model_and_no_other_one() -> None:
 
 def test_a_generator_of_ones_own_is_noticed() -> None:
     generator = np.random.default_rng(0)
-    assert mean_of(lambda batch: generator.random(len(batch))).repeatable is False
-
-
-def test_streams_are_evaluated_twice_as_well() -> None:
-    def found(predict: Any) -> Any:
-        return evaluate(predict, lambda: iter(SAMPLES), {}, "non_dist", 4).repeatable
-
-    assert found(model([1.0, 1.0])) is True
-    assert found(lambda batch: np.random.random(len(batch))) is False
+    for kind in KINDS:
+        found = mean_of(lambda batch: generator.random(len(batch)), kind=kind)
+        assert found.repeatable is False
 
 
 def test_global_generators_and_results_are_as_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,3 +248,11 @@ def test_a_run_does_not_go_on_with_another_model(tmp_path: Path, way: str) -> No
     with pytest.raises(UsageError, match="outputs"):
         run(2.0)
     assert 0 < run(1.0).stored < len(SAMPLES)
+
+
+def test_a_stream_that_goes_on_says_that_its_model_is_not_known_to_be_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        mean_of(model([1.0, 1.0]), kind="stream", ledger=tmp_path)
+    assert "outputs of predict" in caplog.text

@@ -222,13 +222,22 @@ def test_samples_that_cannot_be_compared_are_not_called_exact(
 class Augmented(Indexed):
     """A data set that draws other random numbers each time."""
 
+    def __init__(self, rows: list[Row], seed: int | None) -> None:
+        super().__init__(rows)
+        self._random = np.random.default_rng(seed)
+
     def __getitem__(self, index: int) -> Row:
-        return super().__getitem__(index) | {"noise": float(np.random.default_rng().random())}
+        return super().__getitem__(index) | {"noise": float(self._random.random())}
 
 
-def test_samples_that_are_random_are_not_taken_for_those_of_another_data_set() -> None:
-    for found in values(on_ranks(2, lambda _: Augmented(rows()))):
-        assert (found.coverage, found.compared) == ("by index", 0)
+@pytest.mark.parametrize("leases", [None, Leases()])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_samples_that_are_random_are_not_taken_for_those_of_another_data_set(
+    seed: int | None, leases: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for found in values(on_ranks(2, lambda _: Augmented(rows(), seed), leases=leases)):
+        assert (found.coverage, found.compared, found.difference) == ("by index", 0, None)
+    assert "each time" in caplog.text
 
 
 def test_digests_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

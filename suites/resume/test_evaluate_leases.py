@@ -110,15 +110,16 @@ def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None
     [
         ({"ledger": 3}, "ledger"),
         ({"leases": "lease"}, "'lease'"),
-        ({"leases": Leases(group_size=2)}, "3 ranks"),
+        ({"leases": Leases(group_size=2)}, "group_size=2"),
     ],
 )
-def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize("world", [1, 3])
+def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str, world: int) -> None:
     def rank(backend: ThreadsDist) -> Any:
         arguments = {"leases": Leases(), **given}
         return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, **arguments)
 
-    for outcome in run_ranks(3, rank):
+    for outcome in run_ranks(world, rank):
         assert isinstance(outcome, UsageError)
         assert words in str(outcome)
 

@@ -40,6 +40,7 @@ DRAWN = 32
 _MOST_BYTES = 64 << 20  # of samples in memory, all of which are compared; about 20 ms of arrays
 _MOST_ITEMS = 20_000  # of a list, which take about 40 ms
 _PART = 1024
+RANDOM = "they are other ones each time that they are read"
 SHARD_BITS = 40
 """The element at position p of shard s has the global number ``(s << 40) + p``."""
 
@@ -332,8 +333,8 @@ class Look:
             if not any(reasons):
                 raise differing(*found or (None, range(backend.world_size)))
             self.why_not = next(filter(None, reasons))
-        if self.why_not and is_on() and backend.rank == 0:
-            _log.warning("the contents of samples are not compared: %s", self.why_not)
+        if self.why_not:
+            self.refuse(self.why_not, backend.rank)
 
     def settle(self) -> None:
         """Read some samples again, to see whether they are the same each time."""
@@ -344,7 +345,17 @@ class Look:
                 self.why_not = f"a sample could not be read: {type(error).__name__}"
                 return
             if is_other:
-                self.why_not = "they are other ones each time that they are read"
+                self.why_not = RANDOM
+
+    def has(self, numbers: Indices, contents: int | None) -> bool:
+        """Return whether the first samples, read again, have the `total` that they had."""
+        return contents is None or contents == total(numbers, self._some[: len(numbers)])
+
+    def refuse(self, why: str, rank: int) -> None:
+        """Note on every rank, and say on rank 0, why samples can't be compared."""
+        self.why_not, self.compared = why, 0
+        if is_on() and rank == 0:
+            _log.warning("the contents of samples are not compared: %s", why)
 
 
 def difference(one: str, other: str, ranks: Sequence[int]) -> UsageError | None:

@@ -17,6 +17,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import add_contents
 from disteval.data.collate import Collate, assemble
 from disteval.data.contents import SHARD_BITS, SWITCH, Elements, is_on, noted, total_of
+from disteval.data.digests import snapshot
 from disteval.data.length_of import ByLength, length_of_sample
 from disteval.data.lengths import gather_lengths
 from disteval.data.loading import Loader
@@ -28,10 +29,13 @@ from disteval.errors import HarnessError, SampleError, UsageError, describe_erro
 WINDOW = 64
 """The number of full batches whose elements are read before batches are made of them by length."""
 
+FIRST = 8
+"""The number of samples that every rank evaluates, to show that it has the same model."""
+
 Units = Iterable[tuple[int, bool]]
 """Units, and whether their samples count on this rank."""
 
-_Taken = tuple[int, Any, bytes]
+Taken = tuple[int, Any, bytes]
 """An element of a stream: its global number, the element, and its snapshot."""
 
 
@@ -56,7 +60,7 @@ class Form(NamedTuple):
     workers: int = 0
     even: bool = True
 
-    def assembled(self, taken: Sequence[_Taken], unit: int, *, counts: bool = True) -> Batch:
+    def assembled(self, taken: Sequence[Taken], unit: int, *, counts: bool = True) -> Batch:
         """Return a batch of elements."""
         numbers = np.array([number for number, *_ in taken], np.int64)
         rows = filled_rows(len(taken), self.batch_size, self.step)
@@ -226,7 +230,7 @@ class _Streamed:
         self._stored = NOTHING
         self.lengths: dict[int, int] = {}
         self.elements: Elements | None = None
-        self._last: _Taken | None = None
+        self._last: Taken | None = None
         self._part = self._position = 0
         self._compares = is_on()
 
@@ -250,7 +254,7 @@ class _Streamed:
         if self._is_own and hasattr(self._samples, "close"):
             self._samples.close()
 
-    def _cut(self, part: int, most: int) -> Generator[list[_Taken], None, None]:
+    def _cut(self, part: int, most: int) -> Generator[list[Taken], None, None]:
         """Yield the batches of a part, without what an earlier run has evaluated."""
         self._skipped: int | None = 0
         with closing(self._elements(part, most)) as elements:
@@ -267,7 +271,7 @@ class _Streamed:
             )
         self.lengths[part] = self._position
 
-    def _made(self, elements: Iterator[_Taken]) -> Iterator[list[_Taken]]:
+    def _made(self, elements: Iterator[Taken]) -> Iterator[list[Taken]]:
         size, by = self._form.batch_size, self._form.by_length
         while window := list(islice(elements, size if by is None else WINDOW * size)):
             if by is None:
@@ -281,7 +285,7 @@ class _Streamed:
             for unit in range(len(plan)):
                 yield [window[place] for place in plan.unit(unit).indices.tolist()]
 
-    def _left(self, taken: list[_Taken]) -> list[_Taken]:
+    def _left(self, taken: list[Taken]) -> list[Taken]:
         ids = np.array([number for number, *_ in taken], np.int64)
         is_done = self._stored.has(ids)
         if not is_done.any():
@@ -290,7 +294,7 @@ class _Streamed:
         self._skipped = add_contents(self._skipped, total_of(ids[is_done], again))
         return [each for each, done in zip(taken, is_done, strict=True) if not done]
 
-    def _elements(self, part: int, most: int) -> Generator[_Taken, None, None]:
+    def _elements(self, part: int, most: int) -> Generator[Taken, None, None]:
         self._part, self._position, first = part, 0, part << SHARD_BITS
         with self._opened() as elements:
             for element in islice(elements, most):
@@ -336,11 +340,19 @@ class WholeStream(_Streamed):
     def __init__(self, samples: Any, form: Form, world_size: int, *, is_own: bool = False) -> None:
         super().__init__(samples, form, world_size, is_own=is_own)
         self.elements = Elements() if world_size > 1 else None
+        self._first: list[Taken] = []
+
+    def first(self) -> list[Taken]:
+        """Return the first elements, which every rank has read, if they are as they were then."""
+        is_same = all(found and snapshot(each) == found for _, each, found in self._first)
+        return self._first if is_same else []
 
     def _batches(self, units: Units) -> Generator[Batch, None, None]:
         mine, count = iter(units), 0
         wanted, _ = next(mine)
         for taken in self._all():
+            if not count and self.elements is not None:
+                self._first = taken[:FIRST]
             if count == wanted:
                 yield self._form.assembled(taken, count)
                 wanted, _ = next(mine)
@@ -349,7 +361,7 @@ class WholeStream(_Streamed):
             assert self._last is not None
             yield self._form.assembled([self._last], count - 1, counts=False)
 
-    def _all(self) -> Iterator[list[_Taken]]:
+    def _all(self) -> Iterator[list[Taken]]:
         left = sys.maxsize if self._form.limit is None else self._form.limit
         for part in range(1 if self.sharded is None else len(self.sharded.shards)):
             with closing(self._cut(part, left)) as batches:

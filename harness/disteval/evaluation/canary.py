@@ -24,15 +24,17 @@ import numpy as np
 from disteval.arguments import is_switched_on
 from disteval.by_sample import drawn
 from disteval.data.collate import first_rows
+from disteval.data.contents import RANDOM
 from disteval.data.digests import digest_of
-from disteval.data.plan import Picked, filled_rows
+from disteval.data.plan import Batch, Picked, filled_rows
+from disteval.data.sources import FIRST, Taken, WholeStream
 from disteval.metrics.arrays import to_numpy
 from disteval.outputs import SWITCH, Outputs, gap, largest_gap
 
 if TYPE_CHECKING:
     from disteval.evaluation.work import Work
 
-_COMMON, _TWICE = 8, 4  # samples
+_TWICE = 4  # samples
 _PLACES = 4096  # evenly spread numbers of an array that are compared
 _COMPILERS = {
     "habana_frameworks", "jax", "mlx.core", "tensorflow", "tensorrt", "torch._inductor.compile_fx",
@@ -62,51 +64,81 @@ class Canary:
         self.repeatable: bool | None = None
         self._is_due = is_switched_on(SWITCH)
 
-    def compare(self, work: Work) -> None:
+    def compare(self, work: Work, step: int = 1) -> None:
         """Compare the outputs of common samples; every rank must call it, once ranks agree.
 
         Args:
             work: What is evaluated.
+            step: The number of consecutive ranks of which the outputs of the first alone count.
 
         Raises:
             UsageError: On every rank, when outputs differ by more than `disteval.outputs` allows.
         """
-        if work.look is None:  # the elements of a stream can be read only once
+        look, backend = work.look, work.backend
+        if look is None:  # the first elements of a stream are compared at its end
             return
-        backend = work.backend
         with drawn(kept=True):  # at the end: a second look is to find other random numbers
+            before = look.why_not
             if work.is_kept:
-                work.look.settle()  # random ones are not compared with those of an earlier run
+                look.settle()  # random ones are not compared with those of an earlier run
             common = _common(work)
             if not work.is_kept or gap(common, _common(work)).is_near:  # else they are random
                 self.text = common.text
-            if backend.world_size == 1:
-                return
-            digests = backend.all_gather_object(
-                self.text and blake2b(self.text.encode(), digest_size=8).digest()
-            )
-            if not all(digests):
-                return
-            if len(set(digests)) == 1:
-                self.difference = 0.0
-                return
-            is_random = not gap(common, _common(work)).is_near
-            found = backend.all_gather_object((self.text, is_random))
-            if any(random_ for _, random_ in found):
-                self.text = ""  # the second check tells of it
-                return
-            self.difference = largest_gap([(rank, text) for rank, (text, _) in enumerate(found)])
+            digests = backend.all_gather_object(self.digest if look.why_not == before else None)
+            if None in digests:
+                look.refuse(look.why_not or RANDOM, backend.rank)
+                self.text = ""
+            else:
+                self._settle(work, digests, step)
+        if step > 1:  # other ranks have their own
+            self.text = ""
 
-    def first(self, predict: Callable[..., Any], inputs: Inputs, rows: int) -> Any:
+    def compare_first(self, work: Work, digests: Sequence[bytes]) -> None:
+        """Compare the outputs of the first elements of a stream; every rank must call it.
+
+        Args:
+            work: What is evaluated.
+            digests: The `digest` of each rank.
+
+        Raises:
+            UsageError: As `compare` raises it.
+        """
+        with drawn(kept=True):
+            self._settle(work, digests, 1)
+
+    @property
+    def digest(self) -> bytes:
+        """What is equal for equal outputs, in 8 bytes; nothing if they are not known."""
+        return blake2b(self.text.encode(), digest_size=8).digest() if self.text else b""
+
+    def _settle(self, work: Work, digests: Sequence[bytes], step: int) -> None:
+        counted = digests[::step]
+        if len(counted) < 2 or not all(counted):
+            return
+        if len(set(counted)) == 1:
+            self.difference = 0.0
+            return
+        is_random = not gap(Outputs.of(self.text), _common(work)).is_near
+        found = work.backend.all_gather_object((self.text, is_random))
+        if any(random_ for _, random_ in found[::step]):
+            self.text = ""  # the second check tells of it
+            return
+        self.difference = largest_gap([(r, text) for r, (text, _) in enumerate(found)][::step])
+
+    def first(self, work: Work, predict: Callable[..., Any], batch: Batch) -> Any:
         """Return the outputs of a batch; of the first one, some samples are evaluated twice.
 
         Args:
+            work: What is evaluated.
             predict: The model.
-            inputs: What it gets.
-            rows: The number of samples in the batch.
+            batch: What it gets.
         """
+        inputs, rows = work.inputs_of(batch), batch.rows
         if not self._is_due:
             return predict(inputs[0], **inputs[1])
+        if isinstance(work.stream, WholeStream):
+            with drawn(kept=True):
+                self.text = _common(work).text
         self._is_due = False
         pair: list[Outputs] = []
         copied = None
@@ -141,22 +173,33 @@ def _is_small() -> bool:
 
 def _common(work: Work) -> Outputs:
     """Return the outputs of the common samples, as far as there are any."""
-    look, form = work.look, work.form
-    if not is_switched_on(SWITCH) or look is None or not look.count:
+    look, form, stream = work.look, work.form, work.stream
+    if not is_switched_on(SWITCH):
         return Outputs()
     has_budget = form.by_length is not None and form.by_length.max_tokens is not None
-    ids = look.numbers[: 1 if has_budget else min(_COMMON, form.batch_size)]
+    most = 1 if has_budget else min(FIRST, form.batch_size)
+    ids, taken = np.zeros(0, np.int64), list[Taken]()
+    if isinstance(stream, WholeStream):
+        taken = stream.first()[:most]
+    elif look is not None and look.count:
+        ids = look.numbers[:most]
+    if not taken and not len(ids):
+        return Outputs()
     for step in (1, form.step) if _is_small() else (form.step,):
         with suppress(Exception):  # the rank that counts such a sample tells of it
             if work.opened is not None:
+                assert look is not None
                 rows = filled_rows(len(ids), form.batch_size, step)
                 batch = work.opened.reader(reuse=False)(Picked(ids, len(ids), rows))
+                if not look.has(ids, batch.contents):
+                    look.why_not = RANDOM
+                    return Outputs()
             else:
-                assert work.stream is not None and work.stream.sharded is not None
-                sharded = work.stream.sharded
-                elements = islice(sharded.open(sharded.shards[0]), len(ids))
-                taken = [(i, each, b"") for i, each in zip(ids.tolist(), elements, strict=False)]
-                batch = form._replace(step=step).assembled(taken, 0)
+                if stream is not None and stream.sharded is not None and not taken:
+                    elements = islice(stream.sharded.open(stream.sharded.shards[0]), len(ids))
+                    found = zip(ids.tolist(), elements, strict=False)
+                    taken = [(number, each, b"") for number, each in found]
+                batch = deepcopy(form._replace(step=step).assembled(taken, 0))
             inputs, named = work.inputs_of(batch)
             outputs = work.task.predict(inputs, **named)
             outputs = first_rows(outputs, batch.rows, len(batch.ids))

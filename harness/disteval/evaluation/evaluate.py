@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from disteval import traces
-from disteval.arguments import check_path
+from disteval.arguments import check_path, is_switched_on
 from disteval.contract import BaseDistBackend
 from disteval.coverage import (
     Counted,
@@ -45,6 +45,7 @@ from disteval.identity import incomparable
 from disteval.ledger import Part, all_repeatable, lengths_of
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.totals import check_kept, check_own, compute_totals, take_totals
+from disteval.outputs import OUTPUTS, SWITCH
 
 _log = logging.getLogger("disteval")
 
@@ -178,8 +179,7 @@ def evaluate_task(
     try:
         agree(backend, settings, error, None if work is None else work.look)
         assert work is not None
-        if leases is None or leases.group_size == 1:  # otherwise ranks may have parts of a model
-            work.canary.compare(work)
+        work.canary.compare(work, 1 if leases is None else leases.same)
         with ExitStack() as stack:
             schedule: Schedule
             if leases is None:
@@ -205,6 +205,7 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
         HarnessError: As `evaluate` raises it.
     """
     begin = time.perf_counter()
+    is_known = bool(work.canary.text) or not is_switched_on(SWITCH)
     total = schedule.total() if work.progress else None
     with reporting(work.progress, schedule.rank, total) as report:
         failure = run(work, schedule, report, total)
@@ -217,8 +218,8 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
         compared = compared or (work.look.count if is_kept else work.look.compared)
     told = work.canary.difference, None if leases is None else leases.difference
     differences = [each for each in told if each is not None]
-    unknown = incomparable(work.evaluated | work.held) if stored else []
-    if unknown and schedule.rank == 0:
+    unknown = [*incomparable(work.evaluated | work.held), *[OUTPUTS] * (not is_known)]
+    if unknown and stored and schedule.rank == 0:
         _log.warning(
             "%d samples are those of an earlier run, and these can't be compared with what they "
             "were then: %s", stored, ", ".join(unknown),
@@ -284,7 +285,7 @@ class _Loop:
         """Evaluate a batch, and give its samples that count to metrics and predictions."""
         work, ids = self._work, batch.ids
         self.place, self.ids = "predict", ids
-        outputs = work.canary.first(self._predict, work.inputs_of(batch), batch.rows)
+        outputs = work.canary.first(work, self._predict, batch)
         work.warn_of_training()
         check_rows(outputs, batch.rows)
         if not len(ids):

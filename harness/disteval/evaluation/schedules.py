@@ -213,17 +213,19 @@ class Fixed:
         # Rank 0 computes, so its own parts stay where they are.
         parts = () if failure or not self.rank else tuple(part.plain() for part in self._parts)
         padded = self.seen - sum(part.certificate.counted for part in self._parts)
+        outputs = b"" if stream is None else work.canary.digest
         with traces.span("metric", "gather"):
-            notes = gathered(backend, (parts, padded, stream), failure)
+            notes = gathered(backend, (parts, padded, stream, outputs), failure)
         compared = 0
         if work.stream is not None:
-            compared = check_streams([note for *_, note in notes], work.stream, backend)
+            compared = check_streams([note for _, _, note, _ in notes], work.stream, backend)
+            work.canary.compare_first(work, [digest for *_, digest in notes])
         every = [*self._parts, *(Part.of(part) for others, *_ in notes for part in others)]
         with traces.span("metric", "compute"):
             outcome = self._finished(finish, every)
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
-        padded = sum(each for _, each, _ in notes)
+        padded = sum(each for _, each, *_ in notes)
         return Completed(outcome, backend.world_size, stored, since, padded, compared)
 
     def _finished(self, finish: Finish, parts: Sequence[Part]) -> Outcome:
@@ -306,6 +308,11 @@ class Leases:
         if not known or not 0 < self.timeout < math.inf:
             raise UsageError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
 
+    @property
+    def same(self) -> int:
+        """The number of consecutive ranks that evaluate the same batches."""
+        return self.group_size if self.in_group == "same" else 1
+
     def settings(self, work: Work, ledger: Path | None) -> dict[str, Any]:
         """Check that work can be done in leases, and return what must be the same on every rank.
 
@@ -337,10 +344,10 @@ class Leases:
             )
         if self.group_size > 1:  # ranks of a group may have different parts of a model
             work.settings = {k: v for k, v in work.settings.items() if k not in work.weights}
-        if world > 1 and world % self.group_size:
+        if world % self.group_size:
             raise UsageError(
-                f"group_size is {self.group_size}, and {world} ranks are no multiple of "
-                f"it; start another number of ranks"
+                f"a world size of {world} is no multiple of group_size={self.group_size}; start "
+                f"another number of ranks"
             )
         if self.in_group == "turns" and work.stream is not None:
             raise UsageError(

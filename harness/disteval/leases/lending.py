@@ -242,7 +242,7 @@ class Lending:
         self._units = join.units
         self._settings = {**join.settings, "the number of batches": str(join.units)}
         record = dict(join.record)
-        if self._size > 1:  # the ranks of a group may have parts of a model, whose outputs differ
+        if self._size > 1 and not self._in_turns:  # the outputs of the first of them alone count
             self._settings.pop(OUTPUTS, None)
             record.pop(OUTPUTS, None)
         try:
