@@ -299,9 +299,33 @@ class _Walk:
 
     def _object(self, name: str, value: Any) -> None:
         self._class(name, type(value))
-        for key, each in getattr(value, "__dict__", {}).items():
-            if key[0] != "_" and (not self._is_model or hasattr(each, "shape") or _weights(each)):
+        settings = self._private_settings(type(value))
+        for key, each in _attributes(value).items():
+            is_setting = key[0] != "_" or (key in settings and isinstance(each, (_EXACT, tuple)))
+            if is_setting and (not self._is_model or hasattr(each, "shape") or _weights(each)):
                 self.look(f"{key} of {name}", each)
+
+    def _private_settings(self, kind: type) -> set[str]:
+        """Return what a user's class sets as an object is made, and in no other method."""
+        made, changed = set[str](), set[str]()
+        for each in (each for each in kind.__mro__ if _home(each) == self._home != _OURS):
+            for key, function in vars(each).items():
+                if isinstance(function, FunctionType):
+                    stored = made if key in ("__init__", "__post_init__") else changed
+                    steps = dis.get_instructions(function)
+                    stored |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
+        return made - changed
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, also those in slots."""
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name[:2] != "__" and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
 
 
 def _home(value: Any) -> str:
@@ -370,7 +394,7 @@ def _text(value: Any, left: list[int]) -> str:
         pairs = sorted(f"{_text(key, left)}: {_text(each, left)}" for key, each in value.items())
         return f"{{{', '.join(pairs)}}}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value):
-        return kind.__qualname__ + _text(vars(value), left)
+        return kind.__qualname__ + _text(_attributes(value), left)
     raise ValueError("of another kind")
 
 

@@ -489,7 +489,8 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
         begin = file.read(len(_MAGIC))
         if begin != _MAGIC[: len(begin)]:
             version = begin.removeprefix(_MAGIC[:-2])
-            if len(version) < len(begin):
+            # Where the number is ours, the file is damaged behind it.
+            if len(version) < len(begin) and version[:1] != _MAGIC[-2:-1]:
                 raise UsageError(
                     f"the ledger {path} has version {version.decode(errors='replace').strip()}, "
                     f"and this release of disteval knows version {_VERSION}; use the release that "

@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,6 +48,10 @@ def closing_over(value: Any) -> Callable[..., Any]:
     return update
 
 
+def held_by(bounds: Any) -> Callable[..., Any]:
+    return lambda outputs, batch: above(outputs, batch, bounds.least)
+
+
 def calling(helper: Callable[..., Any]) -> Callable[..., Any]:
     return lambda outputs, batch: helper(outputs, batch)
 
@@ -59,6 +64,36 @@ class Above:
 
     def __call__(self, outputs: Any, batch: Any) -> Any:
         return above(outputs, batch, self.least)
+
+
+class AbovePrivately:
+    """The same, with a setting that nobody else may read, and a count that is none."""
+
+    def __init__(self, least: float) -> None:
+        self._least, self._calls = least, least
+
+    def __call__(self, outputs: Any, batch: Any) -> Any:
+        self._calls += 1
+        return above(outputs, batch, self._least)
+
+
+class AboveInSlots:
+    """The same, with slots."""
+
+    __slots__ = ("least",)
+
+    def __init__(self, least: float) -> None:
+        self.least = least
+
+    def __call__(self, outputs: Any, batch: Any) -> Any:
+        return above(outputs, batch, self.least)
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Settings that are no array."""
+
+    least: float
 
 
 class Own(BaseMetric):
@@ -108,6 +143,9 @@ UPDATES: dict[str, tuple[Any, Any, list[str]]] = {
     "a function": (calling(with_labels), calling(with_next_labels), ["helper", "with_labels"]),
     "what a function holds": (calling(closing_over(2)), calling(closing_over(3)), ["2", "3"]),
     "a setting of an object": (Above(0.5), Above(0.7), ["least", "0.5", "0.7"]),
+    "a private setting": (AbovePrivately(0.5), AbovePrivately(0.7), ["_least", "0.5", "0.7"]),
+    "a slot of an object": (AboveInSlots(0.5), AboveInSlots(0.7), ["least", "0.5", "0.7"]),
+    "a slot of settings": (held_by(Bounds(0.5)), held_by(Bounds(0.7)), ["0.5", "0.7"]),
     "that of one metric": ({"m": with_labels}, {"m": with_next_labels}, ["'m'"]),
 }
 METRICS: dict[str, tuple[BaseMetric, BaseMetric, list[str]]] = {
