@@ -166,10 +166,12 @@ class RayLauncher(Launcher):
         ray = cluster.import_ray()
         if rank >= len(self._ends):
             return ""
-        if ray.wait(self._ends[rank : rank + 1], timeout=seconds)[0]:
-            return _how_ended(ray, self._ends[rank])
         node = self._nodes[rank]
-        if not seconds or _answers(node):
+        if ray.wait(self._ends[rank : rank + 1], timeout=seconds)[0]:
+            how, is_known = _how_ended(ray, self._ends[rank])
+            if is_known or _answers(node):
+                return how
+        elif not seconds or _answers(node):
             return ""
         return f"its Ray node {node['NodeManagerAddress']} does not answer"
 
@@ -278,9 +280,10 @@ def _answers(node: dict[str, Any]) -> bool:
     return True
 
 
-def _how_ended(ray: Any, end: Any) -> str:
-    """Return how an actor ended according to Ray, in one line."""
+def _how_ended(ray: Any, end: Any) -> tuple[str, bool]:
+    """Return how an actor ended in one line, and whether it is not merely out of Ray's reach."""
     try:
-        return exit_text(ray.get(end))
+        return exit_text(ray.get(end)), True
     except ray.exceptions.RayError as error:
-        return " ".join(str(error).split())
+        is_known = not isinstance(error, ray.exceptions.ActorUnavailableError)
+        return " ".join(str(error).split()), is_known
