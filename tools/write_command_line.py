@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import textwrap
 from pathlib import Path
 
 import click
 from disteval.cli import main
+from page import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "command_line.md"
 BEGIN, END = "<!-- written by tools/write_command_line.py -->", "<!-- end -->"
@@ -68,9 +68,4 @@ def whole(page: str) -> str:
 
 
 if __name__ == "__main__":
-    there = PAGE.read_text()
-    wanted = whole(there)
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(wanted)
-    elif there != wanted:
-        sys.exit(f"{PAGE.name} is not as the options are; run python tools/{Path(__file__).name}")
+    write_or_check(PAGE, whole, "options")

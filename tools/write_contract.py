@@ -13,6 +13,7 @@ from pathlib import Path
 
 from disteval.conformance.rule import Rule
 from disteval.conformance.runner import select_rules
+from page import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "contract.md"
 _LISTS = re.compile(
@@ -54,9 +55,4 @@ def whole(page: str) -> str:
 
 
 if __name__ == "__main__":
-    there = PAGE.read_text()
-    wanted = whole(there)
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(wanted)
-    elif there != wanted:
-        sys.exit(f"{PAGE.name} is not as the rules are; run python tools/{Path(__file__).name}")
+    write_or_check(PAGE, whole, "rules")

@@ -46,8 +46,8 @@ def report_command(runs: tuple[Path, ...], html_path: Path | None, badge: Path |
     files = [path for path in runs if not path.is_dir()]
     if (size := sum(path.stat().st_size for path in files if path.exists())) > MAX_BYTES:
         raise UsageError(
-            f"the reports have {size} bytes, and a page is made of at most {MAX_BYTES} in "
-            f"a minute; give fewer or smaller ones"
+            f"the reports have {size} bytes, and a page is made of at most {MAX_BYTES}, so that it "
+            f"takes no more than a minute; give fewer or smaller ones"
         )
     found = [(path.name, read_run(path)) for path in files]
     if badge is not None:

@@ -81,9 +81,11 @@ def conduct(runs: Sequence[Run]) -> list[Fact]:
         "ranks lost": [_lost(run) for run in runs],
         "predictions": [run.get("predictions", "") for run in runs],
     }
-    compared = _compared("digest", [(text, text) for text in rows["digest"]])
-    facts = [Fact(name, texts) for name, texts in rows.items() if any(texts)]
-    return [compared if fact.name == "digest" else fact for fact in facts]
+    return [
+        _compared(name, [(text, text) for text in texts]) if name == "digest" else Fact(name, texts)
+        for name, texts in rows.items()
+        if any(texts)
+    ]
 
 
 def origin(runs: Sequence[Run]) -> list[Fact]:

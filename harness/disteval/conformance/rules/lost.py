@@ -87,11 +87,7 @@ def check_too_late(bench: Bench) -> None:
     call be an error.
     """
     world = bench.world_size
-    if world not in WORLD_SIZES:
-        sizes = " and ".join(map(str, WORLD_SIZES))
-        raise NotApplicableError(f"a rank comes too late only at world sizes {sizes}")
-    if not bench.worlds.can_be_lost:
-        raise NotApplicableError("it would break the group of this job")
+    _check_applies(bench, "a rank comes too late", "it would break the group of this job")
     # Rule 7.4 tries whether that is so.
     if reason := bench.cls.capabilities.why_not("bounded_waits"):
         raise NotApplicableError(reason)
@@ -120,13 +116,19 @@ def check_too_late(bench: Bench) -> None:
                     )
 
 
+def _check_applies(bench: Bench, what: str, harm: str) -> None:
+    """Raise NotApplicableError where this is not tried, or would harm ranks that can't be lost."""
+    if bench.world_size not in WORLD_SIZES:
+        sizes = " and ".join(map(str, WORLD_SIZES))
+        raise NotApplicableError(f"{what} only at world sizes {sizes}")
+    if not bench.worlds.can_be_lost:
+        raise NotApplicableError(harm)
+
+
 def _check_fault(bench: Bench, deed: str) -> None:
     world = bench.world_size
-    if world not in WORLD_SIZES:
-        sizes = " and ".join(map(str, WORLD_SIZES))
-        raise NotApplicableError(f"ranks are lost only at world sizes {sizes}")
-    if not bench.worlds.can_be_lost:
-        raise NotApplicableError("losing ranks would end this job, which can't start other ranks")
+    harm = "losing ranks would end this job, which can't start other ranks"
+    _check_applies(bench, "ranks are lost", harm)
     guilty = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     others = [rank for rank in range(world) if rank != guilty]
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
