@@ -5,13 +5,14 @@ import itertools
 import json
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from disteval import WorldError, evaluate
+from disteval import WorldError, evaluate, traces
 from disteval.metrics import Accuracy
 from disteval.world import LocalLauncher, World
 
@@ -157,6 +158,23 @@ def test_a_trace_of_ranks_that_failed_says_so(tmp_path: Path) -> None:
     assert [e.name for e in read.ranks[1].events][-1] == "run fail_on_one"
 
 
+def hang(_: Any) -> None:
+    for name in ("first", "second"):
+        with traces.span("data", name):
+            pass
+    threading.Event().wait(60)
+
+
+def test_a_rank_that_hangs_leaves_what_it_has_recorded(tmp_path: Path) -> None:
+    with (
+        World(None, 2, launcher=LocalLauncher(), timeout=1, trace=tmp_path / "run") as world,
+        pytest.raises(WorldError),
+    ):
+        world.run(hang)
+    (read,) = read_worlds(tmp_path / "run")
+    assert [[e.name for e in row.events][-2:] for row in read.ranks] == [["first", "second"]] * 2
+
+
 def fill_the_disk_of_one(backend: Any, secret: str) -> str:
     if backend.rank == 1:
         fill_disk_of_trace()
@@ -223,7 +241,7 @@ def test_commands_write_traces_and_show_them(
     units = {u for e in leases for u in range(e.arguments["start"], e.arguments["stop"])}
     assert units == {*range(8)}
     for wrong, named in (
-        (["trace", "run", "--merged", "run/world-1-leader.json"], "--merged run/"),
+        (["trace", "run", "--merged", "run/world-1-leader.jsonl"], "--merged run/"),
         (["trace", "nowhere"], "nowhere"),
         (["trace", "run", "--world", "7"], "world 7"),
         # A backend joins no ranks that may be lost.

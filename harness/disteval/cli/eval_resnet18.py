@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -118,6 +119,8 @@ def _count_gpus(framework: str) -> int:
 
         return int(torch.cuda.device_count())
     if framework == "jax":
+        # Ranks share GPUs, most of whose memory each JAX takes at its start unless this is set.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import jax
 
         try:

@@ -15,14 +15,14 @@ from disteval.traces.place import Place, cap_for, own_clock, own_wall
 MERGED = "trace.json"
 """The file that ``disteval trace`` writes, with all rows."""
 
-NAME = re.compile(r"world-(\d{1,9})-(?:rank-(\d{5,9})|leader)(?:-(\d{1,9}))?\.json")
+NAME = re.compile(r"world-(\d{1,9})-(?:rank-(\d{5,9})|leader)(?:-(\d{1,9}))?\.jsonl")
 """The names of the files that ranks and the leader write."""
 
 
 def file_name(world: int, rank: int | None, attempt: int = 1) -> str:
     """Return the name of the file of a rank, or of the leader where ``rank`` is None."""
     row = "leader" if rank is None else f"rank-{rank:05d}"
-    return f"world-{world}-{row}{f'-{attempt}' if attempt > 1 else ''}.json"
+    return f"world-{world}-{row}{f'-{attempt}' if attempt > 1 else ''}.jsonl"
 
 
 class TraceFolder:
@@ -69,7 +69,7 @@ def check_new(option: str, path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"{option} {path} is a file; give the name of a folder")
     check_output_folder(option, path)
-    found = sorted(file.name for file in path.glob("world-*.json") if NAME.fullmatch(file.name))
+    found = sorted(file.name for file in path.glob("world-*.jsonl") if NAME.fullmatch(file.name))
     if found:
         raise UsageError(
             f"{option} {path} holds the trace of an earlier run ({found[0]}); give another folder, "

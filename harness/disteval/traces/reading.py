@@ -13,13 +13,14 @@ from disteval.arguments import is_count
 from disteval.errors import UsageError
 from disteval.traces.folder import NAME, file_name
 from disteval.traces.place import Place
-from disteval.traces.recorder import END, HEADER, VERSION
+from disteval.traces.recorder import VERSION
 
 _MOST_BYTES = 1 << 28  # of one file; 200,000 events take less than 100 MiB
 _MOST_EVENTS = 4_000_000  # of one world, which is read at once
 _MOST_RANKS = 100_000
-_LARGEST = 1e15  # microseconds; 31 years
-_END_BYTES = 300  # at the end of a file, in which its end event is found
+_MOST_HEADER = 1 << 16
+_LARGEST = 10**18  # nanoseconds; 31 years
+_END_BYTES = 100  # at the end of a file, in which its last line is found
 _REMEDY = "give a folder that --trace has written"
 
 _log = logging.getLogger("disteval.traces")
@@ -106,7 +107,7 @@ def read_worlds(folder: Path) -> Iterator[WorldTrace]:
     files = [path for path in folder.iterdir() if path.is_file()]
     found = [(match, path) for path in files if (match := NAME.fullmatch(path.name))]
     if not found:
-        raise UsageError(f"{folder} holds no trace, which has files world-*.json; {_REMEDY}")
+        raise UsageError(f"{folder} holds no trace, which has files world-*.jsonl; {_REMEDY}")
     worlds: dict[int, list[tuple[int | None, int, Path]]] = {}
     for match, path in found:
         world, rank, attempt = match.groups()
@@ -132,7 +133,7 @@ def _has_end(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _END_BYTES))
-            return f'"{END}"'.encode() in file.read(_END_BYTES)
+            return b'\n{"dropped"' in file.read()
     except OSError:
         return False
 
@@ -142,10 +143,9 @@ def _check_run(paths: list[Path]) -> None:
     first: dict[str, Path] = {}
     for path in paths:
         with path.open("rb") as file:
-            lines = [file.readline(1 << 16) for _ in range(5)]
-        header = _header([_parsed(line) for line in lines])
-        if header is not None:
-            first.setdefault(str(header["run"]), path)
+            line = file.readline(_MOST_HEADER)
+        if line.endswith(b"\n"):
+            first.setdefault(_header(line, path)["run"], path)
     if len(first) > 1:
         names = " and ".join(path.name for path in [*first.values()][:2])
         raise UsageError(
@@ -162,7 +162,7 @@ def _read_world(number: int, files: list[tuple[int | None, int, Path]]) -> World
         if count > _MOST_EVENTS:
             raise UsageError(
                 f"world {number} in {path.parent} has more than {_MOST_EVENTS} events, too many to "
-                f"read at once; open single files of it in Perfetto"
+                f"read at once; remove the files of some of its ranks"
             )
         rows.append(row)
     _align(rows)
@@ -178,68 +178,45 @@ def _read_row(rank: int | None, attempt: int, path: Path) -> Row:
     size = path.stat().st_size
     if size > _MOST_BYTES:
         raise UsageError(f"{path} has {size} bytes, and at most {_MOST_BYTES} are read; {_REMEDY}")
-    lines = path.read_bytes().splitlines()
-    for at, line in enumerate(lines):
-        if line.strip() in (b"", b"[", b"]"):
-            continue
-        found = _parsed(line)
-        if found is None:
-            if at == len(lines) - 1:  # the rank was killed while it wrote
-                break
-            raise UsageError(f"{path} is damaged in line {at + 1}; {_REMEDY}")
-        _take(row, found, path)
-    if row.header == {} and row.events:
-        raise UsageError(f"{path} does not say which run it is of; {_REMEDY}")
+    # What comes after the last end of a line was being written when the rank was killed.
+    header, *lines = path.read_bytes().split(b"\n")[:-1] or [b""]
+    if not header:
+        return row
+    row.header = _header(header, path)
+    for number, line in enumerate(lines, start=2):
+        match _parsed(line):
+            case {"dropped": dropped} if is_count(dropped, 0):
+                row.is_whole, row.dropped = True, dropped
+            case [str(category), str(name), start, duration, dict(arguments)] if is_count(
+                start, -_LARGEST, _LARGEST
+            ) and is_count(duration, 0, _LARGEST):
+                row.events.append(Event(category, name, start, start + duration, arguments))
+            case _:
+                raise UsageError(f"{path} is damaged in line {number}; {_REMEDY}")
     return row
 
 
-def _take(row: Row, found: dict[str, Any], path: Path) -> None:
-    if found.get("ph") == "M":
-        if (header := _header([found])) is not None:
-            row.header = header
-        elif found.get("name") == END:
-            about = found.get("args")
-            dropped = about.get("dropped") if isinstance(about, dict) else 0
-            row.is_whole, row.dropped = True, dropped if dropped and is_count(dropped) else 0
-        return
-    times = found.get("ts"), found.get("dur")
-    name, category, arguments = found.get("name"), found.get("cat"), found.get("args", {})
-    right = isinstance(name, str) and isinstance(category, str) and isinstance(arguments, dict)
-    if found.get("ph") != "X" or not right or not all(map(_is_time, times)):
-        raise UsageError(f"{path} has an event that disteval has not written; {_REMEDY}")
-    start, duration = (round(time * 1000) for time in times)  # type: ignore[operator]
-    if duration < 0:
-        raise UsageError(f"{path} has an event that ends before it begins; {_REMEDY}")
-    row.events.append(Event(category, name, start, start + duration, arguments))  # type: ignore[arg-type]
+def _header(line: bytes, path: Path) -> dict[str, Any]:
+    """Return what the first line of a file says of it."""
+    about = _parsed(line)
+    match about:
+        case {"version": version, "run": str()} if version != VERSION:
+            raise UsageError(
+                f"{path} has version {version!r:.50}, and this disteval reads version {VERSION}; "
+                f"read it with the disteval that has written it"
+            )
+        case {"version": _, "run": str()}:
+            return dict(about)
+        case _:
+            raise UsageError(f"{path} does not say which run it is of; {_REMEDY}")
 
 
-def _is_time(value: object) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) < _LARGEST  # type: ignore[arg-type]  # false of NaN, too
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the event of one line; None if it is not one, or not whole."""
+def _parsed(line: bytes) -> Any:
+    """Return the value of one line; None if it is no JSON."""
     try:
-        found = json.loads(line.rstrip().removesuffix(b","))
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
-
-
-def _header(lines: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return what a file says of itself, if it is among these lines of it."""
-    for line in lines:
-        about = (line or {}).get("args")
-        if line and line.get("name") == HEADER and isinstance(about, dict):
-            if about.get("version") != VERSION:
-                raise UsageError(
-                    f"the trace has version {about.get('version')!r:.50}, and this disteval reads "
-                    f"version {VERSION}; read it with the disteval that has written it"
-                )
-            if isinstance(about.get("run"), str):
-                return about
-    return None
 
 
 def _align(rows: list[Row]) -> None:

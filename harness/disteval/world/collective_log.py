@@ -72,12 +72,6 @@ class LoggedBackend(BaseDistBackend):
         if self._recorder is not None:
             self._recorder.group += 1
             self._group = self._recorder.group
-            self._series = {
-                name: self._recorder.series(
-                    "collective", name.decode(), "number", "group", "root", "bytes"
-                )
-                for name in (_GATHER, _BROADCAST)
-            }
 
     @property
     def is_initialized(self) -> bool:
@@ -113,8 +107,10 @@ class LoggedBackend(BaseDistBackend):
             self._left += 1
             _RECORD.pack_into(self._record, 0, self._entered, self._left, name)
             if self._recorder is not None:
-                values = self._left, self._group, root, self._recorder.bytes
-                self._series[name](begin, time.monotonic_ns(), *values)
+                self._recorder.add(
+                    "collective", name.decode(), begin, time.monotonic_ns(), number=self._left,
+                    group=self._group, root=root, bytes=self._recorder.bytes,
+                )  # fmt: skip
 
 
 def _plain(number: Any) -> int:

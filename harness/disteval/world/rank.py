@@ -30,6 +30,7 @@ from disteval.errors import UsageError, WorldError
 from disteval.host import this_machine
 from disteval.registry import load_backend_class
 from disteval.traces.place import category_of, own_clock
+from disteval.traces.recorder import flush_all
 from disteval.traces.this_rank import start_with, stop
 from disteval.traces.torch_calls import trace_calls
 from disteval.traces.torch_dumps import tell_calls
@@ -228,6 +229,7 @@ def serve(
     def answer(message: messages.Examine) -> messages.Examined:
         examine(directory, message.ranks)
         since = follower.joined_ns if follower else None
+        flush_all()  # this rank may be ended soon
         return messages.Examined(message.ranks, tell_calls(rank, since))
 
     follower: Rank | None = None
