@@ -187,6 +187,13 @@ def text(value: Any) -> str | None:
     return found
 
 
+def models_in(value: Any) -> list[Any]:
+    """Return the models of torch that a function or an object holds."""
+    walk = _Walk(value, is_model=True, has_digests=False)
+    walk.look("predict", value)
+    return walk.models
+
+
 class _Walk:
     """Takes a function apart.
 
@@ -197,12 +204,12 @@ class _Walk:
         models: The models of torch.
     """
 
-    def __init__(self, root: Any, *, is_model: bool = False) -> None:
+    def __init__(self, root: Any, *, is_model: bool = False, has_digests: bool = True) -> None:
         self.weights: dict[str, str] = {}
         self.models: list[Any] = []
         self.code: dict[str, str] = {}
         self.values: dict[str, str] = {}
-        self._is_model = is_model
+        self._is_model, self._has_digests = is_model, has_digests
         self._known: dict[int, Any] = {}  # kept, so that no other object has its identity
         while isinstance(root, partial):
             root = root.func
@@ -213,7 +220,8 @@ class _Walk:
         """Describe a value, and what it holds."""
         if isinstance(value, ModuleType) or len(self.code) + len(self.values) >= _ENTRIES:
             return
-        found = text(value)
+        is_skipped = hasattr(value, "shape") and not self._has_digests
+        found = "" if is_skipped else text(value)
         if found is not None:
             if not _DEVICE.fullmatch(found):
                 self.values[name] = found
@@ -233,8 +241,9 @@ class _Walk:
                 self.look(f"argument {place} of {name}", argument)
         elif callable(wrapped):  # as what jax.jit returns, whose own code is not Python
             self.look(name, wrapped)
-        elif (weights := _weights(value)) is not None:
+        elif (arrays := _arrays_of(value)) is not None:
             self._class(name, type(value))
+            weights = _weights(arrays) if self._has_digests else ""
             self.values[f"the weights of {name}"] = weights
             if hasattr(value, "modules"):
                 self.models.append(value)
@@ -302,7 +311,9 @@ class _Walk:
         settings = self._private_settings(type(value))
         for key, each in _attributes(value).items():
             is_setting = key[0] != "_" or (key in settings and isinstance(each, (_EXACT, tuple)))
-            if is_setting and (not self._is_model or hasattr(each, "shape") or _weights(each)):
+            if is_setting and (
+                not self._is_model or hasattr(each, "shape") or _arrays_of(each) is not None
+            ):
                 self.look(f"{key} of {name}", each)
 
     def _private_settings(self, kind: type) -> set[str]:
@@ -433,15 +444,18 @@ def without_gaps(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(numbers[..., :used])
 
 
-def _weights(value: Any) -> str | None:
-    """Return a digest of the weights of a model of torch or Keras; None for other objects."""
+def _arrays_of(value: Any) -> list[tuple[str, Any]] | None:
+    """Return the weights of a model of torch or Keras by name; None for other objects."""
     torch, keras = sys.modules.get("torch"), sys.modules.get("keras")
     if torch is not None and isinstance(value, torch.nn.Module):
-        named = [*value.named_parameters(), *value.named_buffers()]
-    elif keras is not None and isinstance(value, keras.Model):
-        named = [(str(place), each) for place, each in enumerate(value.weights)]
-    else:
-        return None
+        return [*value.named_parameters(), *value.named_buffers()]
+    if keras is not None and isinstance(value, keras.Model):
+        return [(str(place), each) for place, each in enumerate(value.weights)]
+    return None
+
+
+def _weights(named: Sequence[tuple[str, Any]]) -> str:
+    """Return a digest of the weights of a model."""
     try:
         return _digest("\n".join(f"{name} {_array_text(each)}" for name, each in named).encode())
     except ValueError:

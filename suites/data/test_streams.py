@@ -182,9 +182,10 @@ def size_of(samples: Any, **settings: Any) -> int:
         (lambda: ShardedStream(5, open), ("shards", "int")),  # type: ignore
         (lambda: ShardedStream([], open), ("shards", "empty")),
         (lambda: ShardedStream(["a", "b", "a"], open), ("'a' twice",)),
-        (lambda: ShardedStream([4, 5, 4], open), ("'4' twice",)),  # type: ignore
+        (lambda: ShardedStream([4, 5, 4], open), ("4 twice",)),  # type: ignore
         (lambda: ShardedStream([("a", 0), ("a", 1), ("a", 0)], open), ("('a', 0) twice",)),
         (lambda: ShardedStream([{"a": [0]}, {"a": [0]}], open), ("twice",)),
+        (lambda: ShardedStream(["a", lambda: 3], open), ("shards", "lambda")),
         (lambda: ShardedStream(["a"], 3), ("open", "3")),  # type: ignore
         (lambda: size_of(iter([1]), limit=-1), ("limit", "-1")),
         (lambda: size_of(lambda: 3), ("samples", "int")),

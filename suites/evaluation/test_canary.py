@@ -175,6 +175,31 @@ def test_a_generator_of_ones_own_is_noticed() -> None:
         assert found.repeatable is False
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("place", ["samples", "collate"])
+def test_samples_that_draw_are_noticed(
+    size: int, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On one rank as well, where there is no other one to compare them with."""
+    generator = np.random.default_rng(0)
+
+    class Noisy(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index) + generator.random() * (place == "samples")
+
+    def collate(samples: list[Any]) -> Any:
+        return np.stack(samples) + generator.random() * (place == "collate")
+
+    def rank(backend: Any) -> Any:
+        return evaluate(
+            lambda x: x, Noisy(SAMPLES), {"mean": Mean()}, backend, 4,
+            collate=collate, update=first,
+        ).repeatable  # fmt: skip
+
+    assert values(run_ranks(size, rank)) == [False] * size
+    assert "each time" in caplog.text or "read and collated again" in caplog.text
+
+
 def test_global_generators_and_results_are_as_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def numbers() -> Any:
         np.random.seed(5)

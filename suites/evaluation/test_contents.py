@@ -3,7 +3,7 @@
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -206,17 +206,44 @@ class Opened:
         self.number, self.lock = number, threading.Lock()
 
 
+class Measured:
+    """A sample with a function of its own, which another rank may have otherwise."""
+
+    def __init__(self, number: int, rank: int) -> None:
+        self.number, self.measure = number, (lambda: rank) if number == 21 else abs
+
+
+@pytest.mark.parametrize("size", [30, 40])
+@pytest.mark.parametrize(("made", "words"), [(Opened, ("sample 0", "lock")), (Measured, ("21",))])
 def test_samples_that_cannot_be_compared_are_not_called_exact(
-    caplog: pytest.LogCaptureFixture,
+    made: Any, words: Sequence[str], size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def make(_: int) -> Any:
-        return [Opened(i) for i in range(40)]
+    def make(rank: int) -> Any:
+        return [made(i, *[rank] * (made is Measured)) for i in range(size)]
 
     with caplog.at_level(logging.WARNING, "disteval"):
         outcomes = on_ranks(2, make, collate=lambda s: {"x": np.array([each.number for each in s])})
     for found in values(outcomes):
         assert (found.coverage, found.compared, found.digest) == ("by index", 0, None)
-    assert "lock" in caplog.text
+    assert all(word in caplog.text for word in words)
+
+
+@pytest.mark.parametrize("name", ["b", "c"])
+def test_shards_are_compared_by_their_names_within_their_folder(name: str, tmp_path: Path) -> None:
+    """The files may be large, and hosts may mount the folder elsewhere: only `open` reads them."""
+
+    def make(rank: int) -> ShardedStream:
+        folder = tmp_path / str(rank)
+        folder.mkdir(exist_ok=True)
+        for each in ("a", "b", "c"):
+            (folder / each).write_text(str(rank))
+        other = name if rank else "b"
+        paths = [folder / "a", str(folder / other)]
+        return ShardedStream(paths, lambda path: iter(rows()[: 9 + (Path(path).name == "a")]))
+
+    for outcome in on_ranks(2, make):
+        assert isinstance(outcome, Evaluation if name == "b" else UsageError)
+        assert getattr(outcome, "size", 19) == 19
 
 
 class Augmented(Indexed):

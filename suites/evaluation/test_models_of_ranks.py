@@ -54,10 +54,12 @@ def test_the_comparison_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("layer", ["Dropout", "BatchNorm1d"])
+@pytest.mark.parametrize("size", [1, 2])
 def test_a_model_in_training_mode_in_a_function_is_told(
-    is_training: bool, caplog: pytest.LogCaptureFixture
+    size: int, layer: str, is_training: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = model_of(0, framework("torch").nn.Dropout(0.5)).train(is_training)
+    model = model_of(0, getattr(framework("torch").nn, layer)(1)).train(is_training)
     with caplog.at_level(logging.WARNING, logger="disteval"):
-        values(run_ranks(2, lambda backend: mean_of(model, backend)))
-    assert ("Dropout" in caplog.text) == is_training
+        values(run_ranks(size, lambda backend: mean_of(model, backend)))
+    assert (layer in caplog.text) == is_training

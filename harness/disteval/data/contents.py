@@ -62,9 +62,15 @@ def digests_of(samples: Iterable[Any]) -> Digests:
     """Return the digest of each sample: uint64 of shape (N,).
 
     Raises:
-        IncomparableError: A sample holds an object that can't be pickled.
+        IncomparableError: A sample holds an object that can't be pickled; it says which one.
     """
-    return hash_snapshots([*map(snapshot, samples)])
+    found: list[bytes] = []
+    try:
+        found.extend(map(snapshot, samples))
+    except IncomparableError as error:
+        error.place = len(found)
+        raise
+    return hash_snapshots(found)
 
 
 def digests_of_rows(batch: Any) -> Digests:
@@ -143,10 +149,12 @@ def bytes_of_list(samples: list[Any], some: Indices) -> float:
     """
     if len(samples) > _MOST_ITEMS:
         return math.inf
-    found = marshal.dumps([plain(samples[number]) for number in some.tolist()])
     taken = [samples[number] for number in some.tolist()]
-    held = len(pickle.dumps(taken, 5)) * len(samples) / len(taken)
-    return math.inf if FILE.encode() in found else held
+    try:
+        held = len(pickle.dumps(taken, 5)) * len(samples) / len(taken)
+    except Exception:  # the objects decide what may fail
+        return math.inf
+    return math.inf if FILE.encode() in marshal.dumps([*map(plain, taken)]) else held
 
 
 def as_text(contents: int | None) -> str | None:
@@ -280,12 +288,15 @@ class Look:
         self.why_not = "" if is_on() else f"{SWITCH} is off"
         if self.why_not or not len(self.numbers):
             return
+        read = self.numbers
         try:
-            self._some = self._all = samples.digests(self.numbers)
-            if size > DRAWN and samples.bytes_held(self.numbers) <= _MOST_BYTES:
-                self._all = samples.digests(np.arange(size, dtype=np.int64))
+            self._some = self._all = samples.digests(read)
+            if size > DRAWN and samples.bytes_held(read) <= _MOST_BYTES:
+                read = np.arange(size, dtype=np.int64)
+                self._all = samples.digests(read)
         except IncomparableError as error:
-            self.why_not = f"a sample holds {error}"
+            which = "a sample" if error.place is None else _named(int(read[error.place]))
+            self.why_not = f"{which} holds {error}"
         except Exception as error:  # whoever evaluates this sample tells of it
             self.why_not = f"a sample could not be read: {type(error).__name__}"
 
@@ -375,14 +386,17 @@ def difference(one: str, other: str, ranks: Sequence[int]) -> UsageError | None:
 
 def differing(number: int | None, ranks: Sequence[int]) -> UsageError:
     """Return the error of a sample that is not the same on some ranks."""
-    what = "one of the samples" if number is None else f"sample {number}"
-    if number is not None and number >> SHARD_BITS:
-        what = f"element {number & ((1 << SHARD_BITS) - 1)} of shard {number >> SHARD_BITS}"
+    what = "one of the samples" if number is None else _named(number)
     return UsageError(
         f"{what} is not the same on ranks {' and '.join(map(str, ranks))}; give every rank the "
         f"same samples, of one revision and with the same labels, in the same order, for example "
         f"of sorted file names. Set {SWITCH}=off if they differ in nothing that counts"
     )
+
+
+def _named(number: int) -> str:
+    shard, place = number >> SHARD_BITS, number & ((1 << SHARD_BITS) - 1)
+    return f"element {place} of shard {shard}" if shard else f"sample {number}"
 
 
 def _first_difference(

@@ -46,11 +46,16 @@ class IncomparableError(TypeError):
     """A value holds an object that can't be taken apart, so nobody knows whether two are equal.
 
     Args:
-        kind: The object's type.
+        kind: The object's type, or a function that has no name by which it can be found.
+
+    Attributes:
+        place: Which of several values it is, as far as that is known.
     """
 
-    def __init__(self, kind: type) -> None:
-        super().__init__(f"an object of the type {_name(kind)}, which can't be pickled")
+    def __init__(self, kind: type | FunctionType) -> None:
+        what = "an object of the type" if isinstance(kind, type) else "the function"
+        super().__init__(f"{what} {_name(kind)}, which can't be pickled")
+        self.place: int | None = None
 
 
 def digest_of(value: Any) -> bytes:
@@ -245,6 +250,8 @@ def _file(path: str) -> Any:
 
 
 def _plain_object(value: Any, inside: tuple[int, ...]) -> Any:
+    if isinstance(value, FunctionType) and "<" in value.__qualname__:  # another may be named so
+        raise IncomparableError(value)
     if isinstance(value, _NAMED):
         return "name", _name(value)
     if isinstance(value, bytearray | memoryview):

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import SHARD_BITS, Elements
-from disteval.data.digests import digest_of
 from disteval.data.shards import ShardedStream
 from disteval.data.sources import Shards, WholeStream
 from disteval.errors import UsageError
@@ -27,13 +26,11 @@ class StreamNote(NamedTuple):
     """What one rank says about the stream that it has read.
 
     Attributes:
-        shards: The names of the shards, as a digest; nothing if the stream has none.
         lengths: The number of elements of each part that this rank has read to its end.
         contents: The digest of all elements; None if no other rank reads the same ones, or where
             elements can't be compared.
     """
 
-    shards: bytes
     lengths: Mapping[int, int]
     contents: int | None
 
@@ -41,17 +38,14 @@ class StreamNote(NamedTuple):
 def note_of(stream: WholeStream | Shards) -> StreamNote:
     """Return what this rank says about a stream."""
     contents = None if stream.elements is None else stream.elements.total()
-    names = b"" if stream.sharded is None else digest_of(stream.sharded.shards)
-    return StreamNote(names, stream.lengths, contents)
+    return StreamNote(stream.lengths, contents)
 
 
 def settings_of(sharded: ShardedStream | None) -> str:
     """Return what ranks must agree on before they read a stream."""
     if sharded is None:
         return "a stream"
-    names = sharded.shards
-    digest = digest_of(names).hex()[:8]
-    return f"{len(names)} shards from {names[0]!s:.80} to {names[-1]!s:.80} (digest {digest})"
+    return f"{len(sharded.shards)} shards {sharded.names}"
 
 
 def check_streams(
@@ -73,8 +67,6 @@ def check_streams(
     """
     first = notes[0]
     for rank, note in enumerate(notes):
-        if note.shards != first.shards:
-            raise UsageError(_different_shards(rank, stream, backend))
         if stream.elements is not None and note != first:
             raise UsageError(_different_elements(rank, stream, backend))
     return 0 if first.contents is None else sum(first.lengths.values())
@@ -96,23 +88,6 @@ def runs_of_elements(lengths: Mapping[int, int]) -> list[range]:
         range(part << SHARD_BITS, (part << SHARD_BITS) + count)
         for part, count in sorted(lengths.items())
     ]
-
-
-def _different_shards(rank: int, stream: WholeStream | Shards, backend: BaseDistBackend) -> str:
-    mine = None if stream.sharded is None else stream.sharded.shards
-    names = backend.all_gather_object(mine and [f"{str(shard)!r:.200}" for shard in mine])
-    one, other = names[0], names[rank]
-    found = " and ".join(
-        f"{f'{len(names[r])} shards' if names[r] else 'no shards'} on rank {r}" for r in (0, rank)
-    )
-    pairs = zip(one or (), other or (), strict=False)
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    if at is not None:
-        found += f"; shard {at} is {one[at]} on rank 0 and {other[at]} on rank {rank}"
-    return (
-        f"the shards of the stream differ between ranks: there are {found}. Give every rank the "
-        f"same shards in the same order, as by sorted(…)"
-    )
 
 
 def _different_elements(rank: int, stream: WholeStream | Shards, backend: BaseDistBackend) -> str:

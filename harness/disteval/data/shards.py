@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from disteval.arguments import is_count
 from disteval.data.contents import SHARD_BITS, digests_of
+from disteval.data.digests import IncomparableError, digest_of, snapshot
 from disteval.errors import UsageError
 
 _LOOKED_AT, _ELEMENTS = 4, 8  # so many elements of so many shards are compared
@@ -46,8 +47,13 @@ class ShardedStream:
         open: A function of one name, which returns an iterable over the elements of that shard, the
             same ones whichever rank calls it. If the iterable has ``close``, it is called.
 
+    Attributes:
+        names: A text that is equal for equal names in one order. Of paths, the folder that all of
+            them are in does not count, because hosts may mount it elsewhere.
+
     Raises:
-        UsageError: There is no shard, a name occurs twice, or ``open`` is not a function.
+        UsageError: There is no shard, a name occurs twice or can't be compared, or ``open`` is not
+            a function.
     """
 
     def __init__(self, shards: Iterable[Any], open: Callable[[Any], Iterable[Any]]) -> None:  # noqa: A002
@@ -66,15 +72,22 @@ class ShardedStream:
         self.open = open
         if not self.shards:
             raise UsageError("shards is empty; name one shard or more, such as the files to read")
-        names = [
-            str(each) if isinstance(each, str | int | os.PathLike) else _equal(each)
-            for each in self.shards
-        ]
-        if repeated := [name for name, times in Counter(names).items() if times > 1]:
+        names = _within_folder(self.shards)
+        try:
+            found = [*map(snapshot, names)]
+        except IncomparableError as error:
             raise UsageError(
-                f"shards has {repeated[0]!r} twice, so its elements would count twice; name each "
-                f"shard once"
+                f"shards holds {error}, so ranks can't compare the names; give texts, numbers or "
+                f"paths, of which open makes what it needs"
+            ) from error
+        if len(set(found)) < len(found):
+            again = next(at for at, name in enumerate(found) if name in found[:at])
+            raise UsageError(
+                f"shards has {self.shards[again]!r:.200} twice, so its elements would count twice; "
+                f"name each shard once"
             )
+        digest = digest_of(found).hex()[:16]
+        self.names = f"from {names[0]!s:.80} to {names[-1]!s:.80} (digest {digest})"
 
     def some_numbers(self) -> npt.NDArray[np.int64]:
         """Return the numbers of the first elements of some shards, which ranks compare."""
@@ -88,7 +101,11 @@ class ShardedStream:
         for shard in sorted({*(numbers >> SHARD_BITS).tolist()}):
             elements = self.open(self.shards[shard])
             wanted = np.flatnonzero(numbers >> SHARD_BITS == shard)
-            some = digests_of(islice(elements, len(wanted)))
+            try:
+                some = digests_of(islice(elements, len(wanted)))
+            except IncomparableError as error:
+                error.place = error.place and int(wanted[error.place])
+                raise
             found[wanted[: len(some)]] = some
             if hasattr(elements, "close"):
                 elements.close()
@@ -118,17 +135,13 @@ class ShardedStream:
             yield from self.open(shard)
 
 
-def _equal(name: Any) -> Any:
-    """Return what is equal for equal names; an object that has no hash equals itself alone."""
-    if isinstance(name, list | tuple):
-        return tuple(map(_equal, name))
-    if isinstance(name, dict):
-        return tuple((key, _equal(value)) for key, value in name.items())
-    try:
-        hash(name)
-    except TypeError:
-        return id(name)
-    return name
+def _within_folder(shards: Sequence[Any]) -> list[Any]:
+    """Return the names of shards, paths without the folder that all paths are in."""
+    names = [os.fspath(each) if isinstance(each, str | os.PathLike) else each for each in shards]
+    are_paths = [isinstance(name, str) and name[:1] == "/" for name in names]
+    folders = [str(Path(name).parent) for name in compress(names, are_paths)]
+    folder = os.path.commonpath(folders) if folders else ""
+    return [os.path.relpath(n, folder) if p else n for n, p in zip(names, are_paths, strict=True)]
 
 
 def _count_shards(dataset: Any) -> int:

@@ -2,9 +2,10 @@
 
 Every rank evaluates the same few samples before the first batch, and ranks compare the outputs; so
 a rank with another model is noticed, wherever its weights are. And some samples of each rank's
-first batch are evaluated twice; other outputs the second time show that ``predict`` draws random
-numbers. The global generators of torch, NumPy and Python are left as they were. Set the environment
-variable `SWITCH` to ``off``, on every rank, where such calls cost too much or have side effects.
+first batch are read, collated and evaluated twice; other ones the second time show that random
+numbers are drawn. The global generators of torch, NumPy and Python are left as they were. Set the
+environment variable `SWITCH` to ``off``, on every rank, where such calls cost too much or have side
+effects.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from disteval.arguments import is_switched_on
-from disteval.by_sample import drawn
+from disteval.by_sample import drawn, seed_all
 from disteval.data.collate import first_rows
 from disteval.data.contents import RANDOM
 from disteval.data.digests import digest_of
 from disteval.data.plan import Batch, Picked, filled_rows
+from disteval.data.samples import Items
 from disteval.data.sources import FIRST, Taken, WholeStream
 from disteval.metrics.arrays import to_numpy
 from disteval.outputs import SWITCH, Outputs, gap, largest_gap
@@ -55,7 +57,8 @@ class Canary:
     Attributes:
         text: The outputs of the common samples, see `disteval.outputs`; nothing if unknown.
         difference: The largest difference between ranks' outputs of these; None if unknown.
-        repeatable: Whether the first samples had the same outputs twice; None if unknown.
+        repeatable: Whether the first samples were the same when they were read again, and had the
+            same outputs twice; None if unknown.
     """
 
     def __init__(self) -> None:
@@ -163,7 +166,31 @@ class Canary:
                 "random numbers%s, so the result depends on ranks and batches; call eval() of a "
                 "model with dropout, or draw by disteval.seeds(ids)", where,
             )  # fmt: skip
+        is_alike = True
+        with drawn(kept=True) as moved, suppress(Exception):  # the batch itself could be read
+            is_alike = _is_read_alike(work, batch)
+        if not is_alike:
+            self.repeatable = False
+            if not moved and (work.look is None or work.look.why_not != RANDOM):  # else it is told
+                _log.warning(
+                    "the first samples were other ones when they were read and collated again: "
+                    "they draw random numbers, so the result depends on ranks and batches; give "
+                    "collate a parameter ids, and draw by disteval.seeds(ids)"
+                )
         return outputs
+
+
+def _is_read_alike(work: Work, batch: Batch) -> bool:
+    """Return whether the first samples of a batch are the same each time that they are read."""
+    if work.opened is None or not isinstance(read := work.opened.reader(reuse=False), Items):
+        return True  # elements come once, and nothing is drawn where rows of arrays are taken
+    numbers = batch.numbers[: min(batch.samples, _TWICE)]
+    digests = set()
+    for _ in range(2):
+        if work.form.workers:  # as they do
+            seed_all(numbers)
+        digests.add(digest_of(read(Picked(numbers, len(numbers), len(numbers))).filled))
+    return len(digests) == 1
 
 
 def _is_small() -> bool:

@@ -15,16 +15,14 @@ from disteval.contract import BaseDistBackend
 from disteval.data.contents import CONTENTS, Look, is_on
 from disteval.data.plan import Batch
 from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
-from disteval.data.same_streams import (
-    settings_of,
-)
+from disteval.data.same_streams import settings_of
 from disteval.data.samples import Sized, open_samples
 from disteval.data.sources import Indexed, Shards, Source, WholeStream, source_of
 from disteval.errors import UsageError
 from disteval.evaluation.canary import Canary
 from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates
-from disteval.identity import describe, describe_model, is_whole
+from disteval.identity import describe, describe_model, is_whole, models_in
 from disteval.ledger import PREDICTIONS
 from disteval.metrics.totals import begin_totals, end_totals
 from disteval.outputs import OUTPUTS
@@ -104,6 +102,8 @@ class Work:
         )
         if self.is_kept or backend.world_size > 1:
             self._describe()
+        elif "torch" in sys.modules:
+            self._models = models_in(task.predict)
         if self.opened is None:
             in_step = self.spans_ranks if task.even_calls is None else task.even_calls
             self.stream = source_of(task.samples, self.form, backend, in_step=in_step)
