@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import jax
 import numpy as np
 from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import BackendUnavailableError
+from disteval.extras import when_used
 from disteval.launched import launched_job, ranks_on_this_host
-from jax.experimental import multihost_utils
 
 from disteval_backends._host_arrays import Bytes, HostArrayDist
+
+if TYPE_CHECKING:
+    import jax
+    from jax.experimental import multihost_utils
+else:  # a leader reads this class, and its ranks use them
+    jax = when_used("jax")
+    multihost_utils = when_used("jax.experimental.multihost_utils")
 
 _MAX_SECONDS = 600
 _SHUTDOWN_SECONDS = 5
@@ -26,6 +32,7 @@ class JaxDist(HostArrayDist):
     """
 
     library: ClassVar[str] = "jax"
+    preload: ClassVar[tuple[str, ...]] = ("jax", "jax.experimental.multihost_utils")
     devices: ClassVar[str] = "cpu, cuda"
     capabilities: ClassVar[Capabilities] = Capabilities(
         bounded_waits=No("JAX's collectives have no timeout of their own"),

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import paddle
-import paddle.distributed as dist
 from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import UsageError
+from disteval.extras import when_used
 
 from disteval_backends._host_arrays import Bytes, HostArrayDist
+
+if TYPE_CHECKING:
+    import paddle
+    import paddle.distributed as dist
+else:  # a leader reads this class, and its ranks use them
+    paddle = when_used("paddle")
+    dist = when_used("paddle.distributed")
 
 
 class PaddleDist(HostArrayDist):
     """Object collectives over Paddle's default process group."""
 
     library: ClassVar[str] = "paddlepaddle"
+    preload: ClassVar[tuple[str, ...]] = ("paddle", "paddle.distributed")
     capabilities: ClassVar[Capabilities] = Capabilities(
         bounded_waits=No("Paddle sets no timeout for gloo's collectives"),
         joins_again=No("Paddle can't make a second process group in one process"),

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 from disteval.contract import Capabilities, No, Rendezvous
 from disteval.errors import UsageError
+from disteval.extras import when_used
 
 from disteval_backends._host_arrays import Bytes, HostArrayDist
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:  # a leader reads this class, and its ranks use it
+    tf = when_used("tensorflow")
 
 
 class TFCollectiveDist(HostArrayDist):
     """Object collectives over `tf.distribute.MultiWorkerMirroredStrategy`, one worker a rank."""
 
     library: ClassVar[str] = "tensorflow-cpu"
+    preload: ClassVar[tuple[str, ...]] = ("tensorflow",)
     capabilities: ClassVar[Capabilities] = Capabilities(
         bounded_waits=No("TensorFlow's own timeout aborts the process in the end"),
         joins_again=No("TensorFlow's server keeps the workers of the first group"),

@@ -6,24 +6,33 @@ import os
 import threading
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import horovod.tensorflow as hvd
 import numpy as np
-import tensorflow as tf
 from disteval.contract import Rendezvous
+from disteval.extras import when_used
 from disteval.frames import ALIGNMENT, Buffer
 from disteval.templates import BytesBaseDistBackend
-from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+if TYPE_CHECKING:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+    from horovod.runner.common.util import hosts
+    from horovod.runner.http import http_server
+else:  # a leader reads this class, and its ranks use them
+    hvd = when_used("horovod.tensorflow")
+    tf = when_used("tensorflow")
+    hosts = when_used("horovod.runner.common.util.hosts")
+    http_server = when_used("horovod.runner.http.http_server")
 
 
 class TFHorovodDist(BytesBaseDistBackend):
     """Object collectives over Horovod's all-gather, to which each rank may give another length."""
 
     library: ClassVar[str] = "horovod"
+    preload: ClassVar[tuple[str, ...]] = ("tensorflow", "horovod.tensorflow")
 
-    _server: ClassVar[RendezvousHTTPServer | None] = None
+    _server: ClassVar[http_server.RendezvousHTTPServer | None] = None
     _variables: ClassVar[dict[str, str]] = {}  # those of this group that no launcher has set
 
     @classmethod
@@ -84,10 +93,10 @@ class TFHorovodDist(BytesBaseDistBackend):
         return [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def _serve(host: str, world_size: int) -> RendezvousHTTPServer:
+def _serve(host: str, world_size: int) -> http_server.RendezvousHTTPServer:
     """Start the server where Gloo's ranks meet; Horovod would start one on all interfaces."""
-    server = RendezvousHTTPServer((host, 0), RendezvousHandler, False)
-    server.init(get_host_assignments(parse_hosts(f"{host}:{world_size}"), world_size))
+    server = http_server.RendezvousHTTPServer((host, 0), http_server.RendezvousHandler, False)
+    server.init(hosts.get_host_assignments(hosts.parse_hosts(f"{host}:{world_size}"), world_size))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 

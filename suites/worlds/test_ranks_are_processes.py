@@ -103,6 +103,21 @@ def test_what_is_set_between_two_worlds_holds_in_the_second(
         assert len({one for one, *_ in world.run(draw)}) == 1
 
 
+def test_no_rank_is_forked_off_a_library_that_has_started_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, pathlib, threading as t\nt.Thread(target=t.Event().wait).start()\n"
+    code += f"pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()\n"
+    (tmp_path / "starts_a_thread.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(2):
+        with World(None, 2, launcher=LocalLauncher(preload=["starts_a_thread"])) as world:
+            assert not any(world.run(is_as_its_parent))
+    servers = [entry.name for entry in tmp_path.iterdir() if entry.name.isdecimal()]
+    assert len(servers) == 2  # the second world has tried no others
+    assert not any(Path("/proc", pid).exists() for pid in servers)
+
+
 def test_ranks_run_their_leaders_library_whatever_a_file_of_the_users_is_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

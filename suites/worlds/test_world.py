@@ -390,7 +390,7 @@ def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.Monkey
         assert world.run(gather, 1, 2)[0] == (0, [1, 2])
 
 
-@pytest.mark.parametrize("backend", each("torch_cpu"))
+@pytest.mark.parametrize("backend", each("torch_cpu", "tf_horovod"))
 def test_a_leader_imports_no_library_that_only_its_ranks_use(backend: str) -> None:
     code = f"""
 import sys
@@ -398,7 +398,7 @@ from disteval.world import World
 with World({backend!r}, 2) as world:
     gathered = world.run(lambda backend: backend.all_gather_object(backend.rank))
 assert gathered == [[0, 1]] * 2, gathered
-print(*{{"torch", "numpy"}} & set(sys.modules))
+print(*{{"torch", "tensorflow", "horovod", "numpy"}} & set(sys.modules))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

@@ -141,14 +141,15 @@ class _Server(_Link):
         """Return whether it can be forked; wait until it has imported."""
         with self._lock:
             if self._safe is None:
-                self._safe = False
                 with contextlib.suppress(OSError):
                     self._safe = bool(self.answer(0))
-            return self._safe and not self.has_ended()
+                if self._safe is False:  # it gives back the memory and the GPU of its imports
+                    self.close()
+            return self._safe is True and not self.has_ended()
 
     def has_ended(self) -> bool:
-        """Return whether its process has ended."""
-        return self.is_lost or self.process.poll() is not None
+        """Return whether its process has ended; not of one that was closed as unsafe."""
+        return self._safe is not False and (self.is_lost or self.process.poll() is not None)
 
     def close(self) -> None:
         """See `_Link.close`; wait for a moment until it has ended."""
@@ -204,7 +205,8 @@ class ForkServers:
 
     def are_usable(self) -> bool:
         """Return whether a world can be forked; wait until the servers have imported."""
-        return all(server.is_safe() for server in self.servers)
+        found = [server.is_safe() for server in self.servers]  # each that is not is asked, and ends
+        return all(found)
 
     def are_lost(self) -> bool:
         """Return whether a server has ended."""

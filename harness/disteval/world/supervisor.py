@@ -372,7 +372,7 @@ def serve(descriptor: int, leader: int, libraries: Sequence[str] = ()) -> RankTo
 
 
 def _is_safe() -> bool:
-    """Return whether this process has one thread.
+    """Return whether this process has one thread, and no GPU open, which a fork can't use.
 
     OpenBLAS ends its threads before each fork, and starts them when it is used.
     """
@@ -381,7 +381,9 @@ def _is_safe() -> bool:
         os._exit(0)
     os.waitpid(child, 0)
     with suppress(OSError):
-        return len([*Path("/proc/self/task").iterdir()]) == 1
+        opened = [str(entry.resolve()) for entry in [*Path("/proc/self/fd").iterdir()]]
+        has_gpu = any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in opened)
+        return len([*Path("/proc/self/task").iterdir()]) == 1 and not has_gpu
     return False
 
 
