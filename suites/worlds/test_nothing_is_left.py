@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ HOW = {  # how a rank ends, and what the error then says of it
 WAYS = {"forked": [*HOW], "mpirun": ["SIGKILL", "SIGSTOP"]}
 WAYS |= {"started": ["SIGKILL"], "torchrun": ["SIGKILL"]}
 CHILD = ["sleep", "1000"]
+SHARED: list[SharedMemory] = []  # of this rank
 
 
 def launcher(started: str) -> Any:
@@ -63,7 +65,12 @@ def launcher(started: str) -> Any:
 
 
 def have_children(forked: bool) -> None:
-    """Have children beyond the reach of this rank, of which one has lost its parent if it forks."""
+    """Have children beyond the reach of this rank, of which one has lost its parent if it forks.
+
+    One more is Python's own, which removes the memory that this rank shares when all have ended.
+    """
+    SHARED.append(SharedMemory(create=True, size=1))
+    Path(os.environ["TMPDIR"], f"shared-{SHARED[0].name}").touch()
     pids = [os.getpid(), subprocess.Popen(CHILD, start_new_session=True).pid]
     if forked:
         reader, writer = os.pipe()
@@ -204,8 +211,11 @@ def start(job: str, *words: str) -> subprocess.Popen[str]:
 
 
 def left() -> dict[str, Any]:
-    """Return the names of the files that are left."""
-    return {"names": [str(path) for path in Path(os.environ["TMPDIR"]).glob("disteval-*")]}
+    """Return the names of the files and of the shared memory that are left."""
+    folder = Path(os.environ["TMPDIR"])
+    shared = [path.name.removeprefix("shared-") for path in folder.glob("shared-*")]
+    names = [str(path) for path in folder.glob("disteval-*")]
+    return {"names": names + [name for name in shared if Path("/dev/shm", name).exists()]}
 
 
 def end_a_leader(job: str, started: str, how: str, *moments: str) -> None:

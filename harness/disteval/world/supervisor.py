@@ -39,6 +39,7 @@ KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.5
 _IDLE_SECONDS = 0.1
 _LOOK_SECONDS = 0.01
+_ORPHAN_SECONDS = 2.0  # for what ranks have started, when these have been killed
 _MOST_BYTES = 1 << 16
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -278,17 +279,20 @@ class Helper:
         return self._kill_all()
 
     def _kill_all(self) -> bool:
-        """Kill all processes until there are none; return False if that takes too long."""
-        deadline = time.monotonic() + KILL_SECONDS
-        for pid in self._started:
-            with suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
+        """Kill all processes until there are none; return False if that takes too long.
+
+        What ranks have started gets a moment to end by itself: `multiprocessing` has a process that
+        ignores SIGTERM, and removes the semaphores of those that have ended.
+        """
+        begin = time.monotonic()
         while self._reap() and (found := self._children()):
-            if time.monotonic() > deadline:
+            passed = time.monotonic() - begin
+            if passed > KILL_SECONDS:
                 return False
             for pid in found:
+                own = pid in self._started or passed > _ORPHAN_SECONDS
                 with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL if own else signal.SIGTERM)
             self._wait(_LOOK_SECONDS)
         return True
 
