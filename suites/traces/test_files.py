@@ -39,11 +39,7 @@ DAY = 86_400 * 10**9
 
 @st.composite
 def recorded(draw: st.DrawFn) -> list[Event]:
-    """Draw events of one rank, in any order and overlapping in any way.
-
-    A trace has microseconds, as the format asks for, in which no number after 50 days tells one
-    nanosecond from the next.
-    """
+    """Draw events of one rank, in any order and overlapping in any way."""
     return [
         Event(draw(NAMES), draw(NAMES), start, start + draw(st.integers(0, 5_000)), arguments)
         for start in draw(st.lists(st.integers(0, 20_000) | st.integers(0, 50 * DAY), max_size=30))

@@ -21,7 +21,6 @@ from suites.helpers.traces import (
 
 METADATA = {
     "process_name": {"name": str},
-    "process_sort_index": {"sort_index": int},
     "thread_name": {"name": str},
     "thread_sort_index": {"sort_index": int},
 }

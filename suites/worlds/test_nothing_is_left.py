@@ -68,9 +68,11 @@ def have_children(forked: bool) -> None:
     """Have children beyond the reach of this rank, of which one has lost its parent if it forks.
 
     One more is Python's own, which removes the memory that this rank shares when all have ended.
+    Launchers kill that one, too.
     """
-    SHARED.append(SharedMemory(create=True, size=1))
-    Path(os.environ["TMPDIR"], f"shared-{SHARED[0].name}").touch()
+    if detect_outer_world() is None:
+        SHARED.append(SharedMemory(create=True, size=1))
+        Path(os.environ["TMPDIR"], f"shared-{SHARED[0].name}").touch()
     pids = [os.getpid(), subprocess.Popen(CHILD, start_new_session=True).pid]
     if forked:
         reader, writer = os.pipe()

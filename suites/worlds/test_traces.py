@@ -200,24 +200,12 @@ def test_a_trace_that_is_cut_short_is_told_and_holds_no_arguments(
     assert caplog.text == ""
 
 
-TASK = """
-import numpy as np
-from disteval import Task
-from disteval.metrics import Accuracy
-
-def task():
-    labels = np.arange(40) % 4
-    return Task(samples=(labels, labels), predict=lambda x: np.eye(4)[x],
-                metrics={"accuracy": Accuracy()}, batch_size=5)
-"""
-
-
 def test_commands_write_traces_and_show_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my_task.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
-    of_task = ["eval", "my_task:task", "--backend", "threads", "--trace", "run"]
+    task = ["eval", "suites.helpers.lease_task:task", "--limit=40", "--batch-size=5"]
+    of_task = [*task, "--backend", "threads", "--trace", "run"]
     done = invoke(*of_task, "--world-size", "2")
     assert done.exit_code == 0, done.output
     again = invoke(*of_task)
@@ -232,7 +220,7 @@ def test_commands_write_traces_and_show_them(
         assert rank["samples"] == 20 and rank["whole"]
         parts = {name: s for name, s in rank["seconds"].items() if name != "total"}
         assert sum(parts.values()) == pytest.approx(rank["seconds"]["total"])
-    elastic = ["eval", "my_task:task", "--elastic", "--launcher", "threads", "--trace", "leases"]
+    elastic = [*task, "--elastic", "--launcher", "threads", "--trace", "leases"]
     done = invoke(*elastic, "--world-size", "2")
     assert done.exit_code == 0, done.output
     (read,) = read_worlds(Path("leases"))

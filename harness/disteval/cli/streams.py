@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import io
 import os
@@ -15,18 +14,10 @@ from typing import Any, TextIO
 NOT_PRINTED = 2
 """The exit status of a command that succeeded, but whose output could not be printed."""
 
-_PLAIN = {"✓": "+", "✗": "x", "–": "-", "—": "-", "…": "...", "×": "x"}
-"""ASCII for the signs that commands print; other characters become Python's escapes."""
-
-_PLAINLY = "disteval_plainly"
-
-# click prints UTF-8 on streams whose encoding is called ASCII, even if the user asked for ASCII.
-_ASCII = "disteval_ascii"
-
 
 @contextmanager
 def printing_safely() -> Iterator[None]:
-    """Let the block print on streams that may be full, closed, or limited to ASCII.
+    """Let the block print on streams that may be full or closed, or whose encoding lacks signs.
 
     After the first failed write to a stream, what is printed there is dropped. If a command ends
     after output was lost because the place is full, and not because its reader is gone, a sentence
@@ -81,8 +72,8 @@ def _text(raw: _Descriptor, replaced: TextIO | None) -> io.TextIOWrapper:
     at_once = any(getattr(replaced, name, True) for name in ("line_buffering", "write_through"))
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
-        encoding=_ASCII if codecs.lookup(encoding).name == "ascii" else encoding,
-        errors=_PLAINLY,
+        encoding=encoding,
+        errors="backslashreplace",  # for what an encoding lacks
         line_buffering=at_once,
     )
 
@@ -92,27 +83,3 @@ def _open_closed_descriptors() -> None:
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
-
-
-def _plainly(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an encoding lacks; this is an error handler of `codecs`."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end]
-    escaped = (_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
-    return "".join(escaped), error.end
-
-
-codecs.register_error(_PLAINLY, _plainly)
-_found = codecs.lookup("ascii")
-codecs.register(
-    {
-        _ASCII: codecs.CodecInfo(
-            _found.encode,
-            _found.decode,
-            incrementalencoder=_found.incrementalencoder,
-            incrementaldecoder=_found.incrementaldecoder,
-            name=_ASCII,
-        )
-    }.get
-)
