@@ -23,10 +23,12 @@ from typing import Any
 import numpy as np
 from disteval import Task
 from disteval.evaluation.borrowed import run_leases
-from disteval.leases import Lender
+from disteval.leases import Lender, LenderThread
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval.world import control_directory
-from disteval.world.channel.connection import write_address
+from disteval.world.channel.connection import connect, write_address
+from disteval.world.channel.leader import Channel
+from disteval.world.channel.link import Link
 
 SIZE, BATCH = 200, 4
 HOW = ("SIGKILL", "SIGSTOP", "exit", "exception")
@@ -101,7 +103,9 @@ class Rank:
                 raise ValueError("at a random moment")
 
         try:
-            found: Any = run_leases(task(call), directory, self.rank, patience=patience).metrics
+            link = Link(connect(directory, patience))
+            link.report(self.rank)
+            found: Any = run_leases(task(call), link).metrics
         except Exception as error:
             found = f"{type(error).__name__}: {error}"
         draft = self.path.with_suffix(".part")  # the rank may be killed while it writes
@@ -124,11 +128,14 @@ class Rank:
         return json.loads(self.path.read_text()) if self.path.exists() else None
 
 
-def lend(ledger: Path | None, directory: Path, **options: Any) -> Lender:
+def lend(
+    ledger: Path | None, directory: Path, expected: int, timeout: float = SECONDS
+) -> tuple[Lender, LenderThread]:
     """Start a lender, and write its address to where the ranks look for it."""
-    lender = Lender(ledger, directory, **options)
-    write_address(directory, lender.address)
-    return lender
+    channel = Channel(expected, replaces=True)
+    lender = Lender(ledger, expected=expected, timeout=timeout)
+    write_address(directory, channel.listen(None, directory=directory))
+    return lender, LenderThread(lender, channel, timeout)
 
 
 def lose_ranks(seed: int, folder: Path) -> dict[str, Any]:
@@ -146,18 +153,19 @@ def lose_ranks(seed: int, folder: Path) -> dict[str, Any]:
         Rank(each, directory.path, folder, plan.get(each, ""), draw.randint(1, 8))
         for each in range(world)
     ]
-    with lend(None, directory.path, expected=world, timeout=SILENCE) as lender:
+    lender, thread = lend(None, directory.path, world, SILENCE)
+    with thread:
         begin = time.monotonic()
         for moment, rank in moments:
-            lender.wait(max(0.0, begin + moment - time.monotonic()))
+            thread.wait(max(0.0, begin + moment - time.monotonic()))
             ranks[rank].send(plan[rank])
-        ended = lender.wait(SECONDS)
+        ended = thread.wait(SECONDS)
         for rank in losses:
             if plan[rank] == "SIGSTOP":  # a stopped one goes on later, and finds the result
                 ranks[rank].send("SIGCONT")
         found = {each.rank: each.end() for each in ranks}
         report, counts = lender.report, lender.counts
-        lender.close(0.0)
+        thread.close(at_once=True)
     directory.remove()
     return {
         "plan": plan, "ended": ended, "found": found, "done": counts.done, "lost": report.lost,
@@ -177,9 +185,9 @@ def kill_leader(seed: int, folder: Path) -> dict[str, Any]:
         leader = os.fork()
         if leader == 0:
             with suppress(BaseException):
-                lender = lend(folder / "ledger", directory.path, expected=2)
-                lender.wait(SECONDS)
-                lender.close()
+                _, thread = lend(folder / "ledger", directory.path, 2)
+                thread.wait(SECONDS)
+                thread.close()
                 os._exit(0)
             os._exit(1)
         until = time.monotonic() + SECONDS
@@ -205,7 +213,7 @@ def stop_leader(_: int, folder: Path) -> dict[str, Any]:
     leader = os.fork()
     if leader == 0:
         with suppress(BaseException):
-            lend(None, directory.path, expected=1, timeout=1.0).wait(SECONDS)
+            lend(None, directory.path, 1, 1.0)[1].wait(SECONDS)
         os._exit(1)
     begin = time.monotonic()
     found = Rank(0, directory.path, folder, f"stops {leader}", 3).end()
@@ -222,10 +230,10 @@ def start_twice(_: int, folder: Path) -> dict[str, Any]:
     for each in folders:
         each.mkdir()
     ranks = [Rank(0, directory.path, each) for each in folders]
-    with lend(None, directory.path, expected=1, timeout=SILENCE) as lender:
-        lender.wait(SECONDS)
+    with lend(None, directory.path, 1, SILENCE)[1] as thread:
+        thread.wait(SECONDS)
         found = dict(enumerate(rank.end() for rank in ranks))
-        lender.close(0.0)
+        thread.close(at_once=True)
     directory.remove()
     return {"found": found}
 

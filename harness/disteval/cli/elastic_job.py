@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from disteval.cli.job import EvalJob
 from disteval.errors import UsageError
 from disteval.files import check_own
 from disteval.world import report_progress
-from disteval.world.channel.connection import Address
+from disteval.world.channel.connection import Address, connect
+from disteval.world.channel.link import Link
+from disteval.world.rank import leader_of_rank
 
 _FILE = "leader.json"
 
@@ -70,19 +72,18 @@ class ElasticJob:
 
     Attributes:
         job: The settings of the evaluation.
-        lender: The address of the lender.
+        lender: The address of somebody else's lender, which gives this rank another number; None if
+            the leader of this rank lends.
         rank: The number of this rank.
         world_size: The number of ranks that were started together.
-        joins: Whether somebody else's leader lends, who gives this rank another number.
         ranks_per_lease: The number of ranks that evaluate a lease together.
         groups: A private folder, in which groups meet.
     """
 
     job: EvalJob
-    lender: Address
+    lender: Address | None
     rank: int
     world_size: int
-    joins: bool
     ranks_per_lease: int
     groups: Path
 
@@ -115,8 +116,12 @@ def run_elastic_job(_: None, work: ElasticJob) -> dict[str, Any]:
     from disteval.evaluation.borrowed import run_leases
 
     task = work.job.task(AloneRank(work.rank, work.world_size, work.group()))
-    rank = None if work.joins else work.rank
-    result = run_leases(
-        task, work.lender, rank, predictions=work.job.target(task), progress=report_progress
-    )
+    with ExitStack() as stack:
+        link = leader_of_rank()
+        if work.lender is not None:
+            link = stack.enter_context(closing(Link(connect(work.lender))))
+            link.report(None)
+        assert link is not None  # this runs on a rank
+        target = work.job.target(task)
+        result = run_leases(task, link, predictions=target, progress=report_progress)
     return work.job.report(task, result)

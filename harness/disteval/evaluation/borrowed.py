@@ -26,11 +26,13 @@ from disteval.identity import held_by_all
 from disteval.leases.book import Lease
 from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender
+from disteval.leases.thread import LenderThread
 from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
-from disteval.world.address import own_address, resolve
-from disteval.world.channel.connection import Address
-from disteval.world.processes import private_folder
+from disteval.world.address import LOOPBACK, own_address, resolve
+from disteval.world.channel.connection import Address, connect
+from disteval.world.channel.leader import Channel
+from disteval.world.channel.link import Link
 
 
 class Borrowed:
@@ -98,34 +100,25 @@ class Borrowed:
 
 
 def run_leases(
-    task: Task,
-    lender: Path | Address,
-    rank: int | None = None,
-    *,
-    patience: float = 0.0,
-    predictions: Target = None,
-    progress: bool | Progress = False,
+    task: Task, link: Link, *, predictions: Target = None, progress: bool | Progress = False
 ) -> Evaluation:
     """Evaluate leases of a task until all samples are evaluated, without any backend.
 
     Args:
         task: What to evaluate, the same on every rank.
-        lender: The address of the lender, or the directory to which it is written.
-        rank: This rank; None takes a number that no rank has.
-        patience: The seconds in which the lender must begin to listen.
+        link: The connection to the lender, to whom this rank has reported.
         predictions: See `disteval.evaluate`.
         progress: See there.
 
     Raises:
         UsageError, RankError, CoverageError: As `disteval.evaluate` raises them.
-        WorldError: The lender can't be reached or is gone, or no rank is left.
+        WorldError: The lender is gone, or no rank is left.
     """
     work = Work(task, get_dist_backend("non_dist"), predictions, progress, is_kept=True)
     with closing(work):
         Leases().settings(work, None)
         work.canary.compare(work)
-        with _joined(work, lender, rank, patience) as borrower:
-            return carry_out(work, Borrowed(work, borrower))
+        return carry_out(work, Borrowed(work, _joined(work, link)))
 
 
 @contextmanager
@@ -137,10 +130,13 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
     """
     work.held = held_by_all(work.backend, work.held)
     with ExitStack() as stack:
-        lender = _lender(work, leases, ledger, stack)
+        address, link = _lender(work, leases, ledger, stack)
         failure: Exception | None = None
         try:
-            borrower = stack.enter_context(_joined(work, lender, work.backend.rank))
+            if link is None:
+                link = stack.enter_context(closing(Link(connect(address))))
+            link.report(work.backend.rank)
+            borrower = _joined(work, link)
         except HarnessError as error:  # the other ranks wait for this one
             failure = error
         agree(work.backend, {}, failure)
@@ -148,65 +144,58 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
         yield Borrowed(work, borrower, turns)
 
 
-@contextmanager
-def _joined(
-    work: Work,
-    lender: Path | Address,
-    rank: int | None,
-    patience: float = 0.0,
-) -> Iterator[Borrower]:
-    """Connect to the lender, and leave out what earlier runs have evaluated."""
+def _joined(work: Work, link: Link) -> Borrower:
+    """Join the evaluation, and leave out what earlier runs have evaluated."""
     settings = {
         name: value if isinstance(value, str) else repr(value)
         for name, value in work.settings.items()
     }
     settings[CONTENTS] = "" if work.look is None else work.look.text
     settings[OUTPUTS] = work.canary.text
-    record = work.record(work.held)
     source = work.source
     source.begin(NOTHING)
     assert source.units is not None  # no stream that every rank reads whole
-    with Borrower(lender, rank, settings, record, source.units, patience) as borrower:
-        if borrower.stored:
-            source.begin(stored_of(borrower.stored))
-        borrower.units = source.units
-        yield borrower
+    borrower = Borrower(link, settings, work.record(work.held), source.units)
+    if borrower.stored:
+        source.begin(stored_of(borrower.stored))
+    borrower.units = source.units
+    return borrower
 
 
-def _lender(work: Work, leases: Leases, ledger: Path | None, stack: ExitStack) -> Address:
-    """Start the lender on rank 0, and return its address on every rank."""
+def _lender(
+    work: Work, leases: Leases, ledger: Path | None, stack: ExitStack
+) -> tuple[Address, Link | None]:
+    """Start the lender on rank 0, and return its address and the connection that rank 0 has."""
     backend, target = work.backend, work.target
     is_one_host = len(set(backend.all_gather_object(this_machine()))) == 1
-    address: Address | None = None
-    failure: HarnessError | None = None
+    found: Address | HarnessError | None = None
+    link: Link | None = None
     if backend.rank == 0:
         try:
-            own = stack.enter_context(private_folder())
             predictions = target if isinstance(target, Predictions) else None
             if predictions is not None:
                 stack.enter_context(locked(predictions))
-            lender = stack.enter_context(
-                Lender(
-                    ledger,
-                    own,
-                    None if is_one_host else _address(),
-                    timeout=leases.timeout,
-                    ranks_per_lease=leases.group_size,
-                    in_turns=leases.in_group == "turns",
-                    expected=backend.world_size,
-                    predictions=predictions,
-                )
+            channel = Channel(backend.world_size)
+            host = LOOPBACK if is_one_host else _address()
+            found = channel.listen(host) if backend.world_size > 1 else Address(host, 0, b"")
+            lender = Lender(
+                ledger,
+                timeout=leases.timeout,
+                ranks_per_lease=leases.group_size,
+                in_turns=leases.in_group == "turns",
+                expected=backend.world_size,
+                predictions=predictions,
             )
-            address = lender.address
+            link = stack.enter_context(LenderThread(lender, channel, leases.timeout)).link
         except (UsageError, WorldError) as error:  # the other ranks wait for the address
-            failure = error
+            found = error
         except Exception as error:
-            failure = RankError(0, f"could not lend leases: {describe_error(error)}")
-    address, failure = backend.broadcast_object((address, failure), src=0)
-    if address is None:
-        assert failure is not None
-        raise failure
-    return address
+            found = RankError(0, f"could not lend leases: {describe_error(error)}")
+    found = backend.broadcast_object(found, src=0)
+    if isinstance(found, HarnessError):
+        raise found
+    assert found is not None
+    return found, link
 
 
 def _address() -> str:

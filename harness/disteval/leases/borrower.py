@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from disteval import traces
-from disteval.errors import UsageError, WorldError, describe_error
+from disteval.errors import UsageError, WorldError
 from disteval.leases.book import Lease
 from disteval.ledger import Part
 from disteval.metrics.totals import pack_totals
 from disteval.plain import packed
-from disteval.world.channel.connection import Address, bound_waits, connect
+from disteval.world.channel.link import Link
 from disteval.world.channel.messages import (
     Ask,
     Collect,
     Collected,
     Commit,
+    Dismissal,
     Failed,
     Finished,
     Join,
@@ -36,33 +32,27 @@ from disteval.world.channel.messages import (
     Working,
     check_size,
     pickled_error,
-    receive,
-    send,
 )
 
 Compute = Callable[[Sequence[Part]], Any]
 """A function of all that was committed to the result."""
 
 _PROGRESS_SECONDS = 0.25
-_MOST_REJOINED = 5
+_LEAST_SECONDS = 10.0  # of silence; the lender may be busy with a rank that was lost
 _PINGS = 4  # that a lender may leave without an answer, in the seconds of silence that are allowed
 
 
 class Borrower:
     """Borrows leases; iterating over it yields them until no unit is left.
 
-    If the connection breaks, the rank connects again, and goes on with its lease.
-
     Args:
-        place: The address of the lender, or the directory to which it is written.
-        rank: This rank; None takes a number that no rank has.
+        link: The connection to the lender, to whom this rank has reported.
         settings: What must be equal on all ranks, by name.
         record: What must be equal in the ledger, by name.
         units: The number of units of the whole evaluation.
-        patience: The seconds in which the lender must begin to listen.
 
     Raises:
-        WorldError: The lender can't be reached.
+        WorldError: The lender is gone.
         UsageError: It has refused this rank.
 
     Attributes:
@@ -74,43 +64,24 @@ class Borrower:
     """
 
     def __init__(
-        self,
-        place: Path | Address,
-        rank: int | None,
-        settings: Mapping[str, str],
-        record: Mapping[str, str],
-        units: int,
-        patience: float = 0.0,
+        self, link: Link, settings: Mapping[str, str], record: Mapping[str, str], units: int
     ) -> None:
-        self._place = place
-        self._request = Join(
-            rank,
-            secrets.token_bytes(16),
-            socket.gethostname(),
-            os.getpid(),
-            settings,
-            units,
-            record,
-        )
+        self._link, self._seconds = link, 60.0
         self._unwanted: set[int] = set()
-        self._commit: Commit | None = None  # the last one, until it is answered
-        self._failure: Failed | None = None
-        self._told, self.units, self.stored = 0.0, units, tuple[Part, ...]()
+        self._failed = False
+        self._gone: WorldError | None = None  # why nothing more can come from the lender
+        self._told, self.attempt, self.units = 0.0, 0, units
         self._end: Lend | Finished | None = None  # the last lease, or the end of the evaluation
-        self._gone: WorldError | None = None  # why the lender can't be reached any more
-        self.attempt = self._joined = self._rejoined = 0
-        self._connection = self._join(patience)
-
-    def __enter__(self) -> Borrower:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self._send(Join(settings, units, record))
+        answer = self._receive(Joined, Refused)
+        if isinstance(answer, Refused):
+            raise UsageError(answer.what)
+        self.rank, timeout, self._is_alone, self.is_kept, self.stored = answer
+        self._seconds = max(timeout, _LEAST_SECONDS)
 
     def __iter__(self) -> Iterator[Lease]:
-        while self._failure is None and self._end is None:
-            with traces.span("waiting", "wait for a lease"):
-                message = self._ask()
+        while not self._failed and self._end is None:
+            message = self._ask("wait for a lease")
             if isinstance(message, Finished) or message.start >= self.units:
                 self._end = message
                 return
@@ -128,13 +99,13 @@ class Borrower:
 
     def is_wanted(self, lease: Lease) -> bool:
         """Return whether no other rank was first with the lease; it never waits."""
-        with suppress(EOFError, OSError):  # a broken connection is noticed by the next message
-            while self._connection.poll():
-                message = self._receive()
-                if isinstance(message, Unwanted):
-                    self._unwanted.add(message.number)
-                if isinstance(message, Finished):
-                    self._end = message
+        while (message := self._link.get(0.0)) is not None and self._end is None:
+            if isinstance(message, Unwanted):
+                self._unwanted.add(message.number)
+            elif isinstance(message, Finished):
+                self._end = message
+            elif isinstance(message, Dismissal):  # the next message tells why
+                return False
         is_first = self._end is None and lease.number not in self._unwanted
         return is_first or not self._is_alone  # the others of its group wait for this rank
 
@@ -147,34 +118,30 @@ class Borrower:
         what = f"the metrics' state over units {lease.start} to {lease.stop - 1}"
         states = pack_totals(part.states)
         check_size(states, what, "use metrics that follow from sums, or a smaller batch_size")
-        self._commit = Commit(lease.number, part._replace(states=states), waited)
-        self._send(self._commit)
+        self._send(Commit(lease.number, part._replace(states=states), waited))
 
     def fail(self, unit: int | None, what: str) -> None:
         """Say that this rank raised an exception; it takes no more leases."""
-        self._failure = Failed(unit, what)
-        self._commit = None
-        self._send(self._failure)
+        self._failed = True
+        self._send(Failed(unit, what))
 
     def finish(self, compute: Compute) -> Finished:
-        """Pong for the end of the evaluation, and compute its result if this rank is lent it."""
+        """Wait for the end of the evaluation, and compute its result if this rank is lent it."""
         while not isinstance(self._end, Finished):
             if self._end is not None:
                 self._compute(self._end, compute)
-            with traces.span("waiting", "wait for the end"):
-                self._end = self._ask()
+            self._end = self._ask("wait for the end")
         return self._end
 
     def _compute(self, lease: Lend, compute: Compute) -> None:
         parts, is_last = list[Part](), False
         while not is_last:
             self._send(Collect(len(parts)))
-            message = self._receive_soon(Collected)
+            message = self._receive(Collected)
             if isinstance(message, Finished):  # another rank was first
                 return
-            if message is not None:
-                parts += message.parts
-                is_last = message.is_last
+            parts += message.parts
+            is_last = message.is_last
         try:
             with traces.span("metric", "compute"):
                 value = packed(compute(parts))
@@ -182,101 +149,45 @@ class Borrower:
             result = Result(value)
         except Exception as error:
             result = Result(None, pickled_error(error))
-        self._commit = Commit(lease.number, result)
-        self._send(self._commit)
+        self._send(Commit(lease.number, result))
 
-    def _ask(self) -> Any:
-        """Ask until there is an answer: a lease, or the end."""
-        while True:
-            joined = self._joined
+    def _ask(self, what: str) -> Any:
+        """Ask for a lease, or for the end, and wait for the answer."""
+        with traces.span("waiting", what):
             self._send(Ask(self.units))
-            message = self._receive_soon(Lend)
-            if message is not None:
-                self._commit, self._rejoined = None, 0
-                return message
-            assert joined != self._joined
+            return self._receive(Lend)
 
-    def _receive_soon(self, *kinds: type) -> Any:
-        """Return the next message of some kinds, or the end; None after a new connection."""
-        joined, unanswered = self._joined, 0
-        while self._joined == joined and not isinstance(self._end, Finished):
-            try:
-                if self._connection.poll(self._timeout / _PINGS):
-                    unanswered = 0
-                    message = self._receive()
-                    if isinstance(message, kinds):
-                        return message
-                    if isinstance(message, Finished):
-                        self._end = message
-                    continue
-            except (EOFError, OSError) as error:
-                self._rejoin(error)
-                continue
-            unanswered += 1  # not the time, in which this process may have been stopped
+    def _receive(self, *kinds: type) -> Any:
+        """Return the next message of some kinds, or the end of the evaluation.
+
+        Raises:
+            WorldError: The lender is gone, or silent.
+        """
+        unanswered = 0
+        while not isinstance(self._end, Finished):
+            if self._gone is not None:
+                raise self._gone
+            message = self._link.get(self._seconds / _PINGS)
+            if isinstance(message, (*kinds, Finished)):
+                return message
+            if isinstance(message, Dismissal):
+                self._gone = WorldError(
+                    "the lender of leases is gone; it runs in rank 0, or in the leader. What was "
+                    "committed is in the ledger, if there is one, and the same command goes on "
+                    "from there"
+                )
+            # Not the time, in which this process may have been stopped.
+            unanswered = unanswered + 1 if message is None else 0
             if unanswered == _PINGS:
-                raise WorldError(
-                    f"the lender of leases has been silent for {self._timeout:g} s; see whether "
+                self._gone = WorldError(
+                    f"the lender of leases has been silent for {self._seconds:g} s; see whether "
                     f"rank 0, or the leader, is stopped. The ledger, if any, has what was committed"
                 )
-            self._send(Ping())
-        return self._end if isinstance(self._end, Finished) else None
+            if message is None:
+                self._send(Ping())
+        return self._end
 
     def _send(self, message: Any) -> None:
-        """Send a message; it is lost if the connection is broken, and a new one begins then."""
-        if isinstance(self._end, Finished):
-            return
-        try:
-            send(self._connection, message)
-        except OSError as error:
-            self._rejoin(error)
-
-    def _receive(self) -> Any:
-        return receive(self._connection)
-
-    def _rejoin(self, error: Exception) -> None:
-        """Connect again, unless the lender's last message was the end of the evaluation."""
-        if self._gone is not None:
-            raise self._gone
-        with suppress(EOFError, OSError):
-            while self._connection.poll():
-                if isinstance(message := self._receive(), Finished):
-                    self._end = message
-                    return
-        self._rejoined += 1
-        try:
-            self._connection.close()
-            if self._rejoined > _MOST_REJOINED:
-                raise WorldError(f"it has ended {_MOST_REJOINED} connections in a row")
-            self._connection = self._join(0.0)
-        except WorldError as gone:
-            self._gone = WorldError(
-                f"the lender of leases is gone ({describe_error(error)}, and then: {gone}); it "
-                f"runs in rank 0, or in the leader. What was committed is in the ledger, if there "
-                f"is one, and the same command goes on from there"
-            )
-            raise self._gone from error
-        for unanswered in (self._commit, self._failure):
-            if unanswered is not None:
-                self._send(unanswered)
-
-    def _join(self, patience: float) -> Connection:
-        connection = connect(self._place, patience)
-        try:
-            bound_waits(connection, 60.0)
-            send(connection, self._request)
-            answer = receive(connection)
-        except (EOFError, OSError) as error:
-            connection.close()
-            raise WorldError(
-                f"the lender of leases did not answer ({describe_error(error)}); see whether the "
-                f"process of rank 0, or of the leader, has ended"
-            ) from error
-        if isinstance(answer, Refused):
-            connection.close()
-            raise UsageError(answer.what)
-        assert isinstance(answer, Joined)
-        self.rank, self._timeout, self._is_alone, self.is_kept, self.stored = answer
-        self._request = self._request._replace(rank=answer.rank)
-        bound_waits(connection, self._timeout)
-        self._joined += 1
-        return connection
+        """Send a message; that the lender is gone is noticed when its answer is received."""
+        with suppress(OSError):
+            self._link.send(message)

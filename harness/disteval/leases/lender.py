@@ -1,69 +1,73 @@
-"""The lender of leases: a thread that outlives its ranks."""
+"""What the lender of leases does with the messages of ranks: it lends, commits, and finishes."""
 
 from __future__ import annotations
 
 import logging
-import math
-import os
-import selectors
-import threading
-import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from disteval.data.contents import CONTENTS, difference
 from disteval.data.predictions import Predictions
-from disteval.errors import HarnessError, WorldError, describe_error
-from disteval.leases.book import Counts
-from disteval.leases.lending import Lending
-from disteval.leases.mailbox import Mailbox
-from disteval.leases.members import Member, OnEvent
-from disteval.world.channel.connection import Address
-from disteval.world.channel.listener import Listener
-from disteval.world.channel.messages import Finished, Join, LeaseReport
+from disteval.errors import HarnessError, UsageError, describe_error
+from disteval.identity import differences
+from disteval.leases.book import Book, Counts
+from disteval.leases.members import Member, Members, OnEvent
+from disteval.ledger import Ledger, Part, merged, open_ledger
+from disteval.outputs import OUTPUTS, largest_gap
+from disteval.world.channel.messages import (
+    Ask,
+    Collect,
+    Collected,
+    Commit,
+    Failed,
+    Finished,
+    Hello,
+    Join,
+    Joined,
+    LeaseReport,
+    Lend,
+    Ping,
+    Pong,
+    Refused,
+    Result,
+    Unwanted,
+    Working,
+    pickled_error,
+)
 
 _log = logging.getLogger("disteval.leases")
-_TICK_SECONDS = 0.25
-_HELLO_SECONDS = 30.0  # in which the first message of a rank must have arrived
+_PARTS_BYTES = 1 << 23  # of states in one message, unless a single part has more
 
-
-class _Guest:
-    """A connection whose rank is not known before its Join."""
-
-    def __init__(self, mailbox: Mailbox, now: float) -> None:
-        self.mailbox = mailbox
-        self.deadline = now + _HELLO_SECONDS
-        self.is_writing = False  # whether the selector says when the rank reads
-        self.member: Member | None = None
+Replies = list[tuple[Any, Sequence[int]]]
+"""Messages, with the ranks that each is for."""
 
 
 class Lender:
-    """Lends leases to ranks until all are committed, in a thread of its own.
+    """Lends the leases of one evaluation to ranks until all are committed.
 
-    It never waits for a single rank: one that is frozen, dies in the middle of a message or sends
-    something else loses its lease, and delays no other rank.
+    It has no connections and no thread: whoever leads the ranks passes what they send to `turn`.
 
     Args:
         folder: The folder of the ledger; None keeps it in memory.
-        directory: A control directory.
-        host: The address to listen on; None listens in the directory, for ranks of this host.
-        port: See `Listener`, as for the key.
-        key: See there.
         timeout: The seconds of silence after which a rank has lost its lease.
         ranks_per_lease: The number of consecutive ranks that hold a lease together.
         in_turns: Whether the ranks of a lease evaluate different batches of it.
-        expected: The number of ranks that were started; None if it is not known.
-        on_event: Called in the lender's thread with what happens to ranks.
+        expected: The number of ranks that were started, of which a lost one is not started again;
+            None if it is not known.
+        on_event: Called with what happens to ranks.
         predictions: Where ranks write predictions, if they do. What lies there damaged is
             evaluated again; without ``folder``, the ledger is there until the result is.
+
+    Attributes:
+        outcome: The end of the evaluation; None before.
     """
 
     def __init__(
         self,
         folder: Path | None,
-        directory: Path,
-        host: str | None = None,
-        port: int = 0,
-        key: bytes = b"",
         *,
         timeout: float = 60.0,
         ranks_per_lease: int = 1,
@@ -72,199 +76,334 @@ class Lender:
         on_event: OnEvent | None = None,
         predictions: Predictions | None = None,
     ) -> None:
-        self._lending = Lending(
-            folder, timeout, ranks_per_lease, expected, on_event, predictions, in_turns=in_turns
-        )
-        self._timeout = timeout
-        self._listener = Listener(directory, host, expected or 1, port, key)
-        self._guests: set[_Guest] = set()
-        self._lock = threading.RLock()  # of the lending, which the leader asks for its counts
-        self._ended = threading.Event()
-        self._leave_by = math.inf
-        self._selector = selectors.DefaultSelector()
-        self._pipe: tuple[int, ...] = os.pipe()  # by which other threads wake this one
-        self._selector.register(self._pipe[0], selectors.EVENT_READ)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, name="disteval-lender", daemon=True)
-        self._thread.start()
-
-    @property
-    def address(self) -> Address:
-        """The address and the key by which ranks reach it."""
-        return self._listener.address
-
-    def __enter__(self) -> Lender:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # The error may be the outcome, for which the other ranks wait; an interrupt never is.
-        self.close(None if kind is None or issubclass(kind, Exception) else 0.0)
+        self._in_turns = in_turns
+        self.outcome: Finished | None = None
+        self._members = Members(timeout, ranks_per_lease, expected, on_event)
+        self._folder, self._timeout, self._size = folder, timeout, ranks_per_lease
+        self._ledger: Ledger | None = None
+        self._predictions = predictions
+        self._book: Book | None = None
+        self._settings: dict[str, str] = {}
+        self._first = 0  # the rank whose settings these are
+        self._units = self._before = 0  # all, and those that earlier runs have evaluated
+        self._stored: tuple[Part, ...] = ()
+        self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
+        self._attempts: dict[int, int] = {}
+        self._committed = self._resumed = 0
+        self._difference: float | None = None
+        self._is_finished = False
+        self._replies: Replies = []
 
     @property
     def counts(self) -> Counts:
         """How far the evaluation is, in units."""
-        with self._lock:
-            return self._lending.counts
+        if self._book is None:
+            return Counts(self._units, self._units * (self.outcome is not None), 0, 0, 0, 0)
+        found = self._book.counts
+        return found._replace(units=self._units, done=self._before + found.done)
 
     @property
     def rates(self) -> dict[int, float]:
-        """The units per second of each group of ranks."""
-        with self._lock:
-            return self._lending.rates
+        """The units per second of each group of ranks, by the group's number."""
+        return {} if self._book is None else dict(self._book.rates)
 
     @property
     def report(self) -> LeaseReport:
         """What has happened to leases so far."""
-        with self._lock:
-            return self._lending.report
+        return LeaseReport(
+            ranks=len(self._members),
+            committed=self._committed,
+            resumed=self._resumed,
+            lost=tuple(self._members.lost),
+            failed=tuple(f"rank {rank} {what}" for rank, _, what in self._members.failed),
+            repeated=self.counts.repeated,
+            copies=self.counts.copies,
+            difference=self._difference,
+            since=self._ledger.since if self._ledger is not None and self._resumed else "",
+        )
 
-    @property
-    def outcome(self) -> Finished | None:
-        """The end of the evaluation; None before."""
-        return self._lending.outcome
-
-    def wait(self, seconds: float) -> bool:
-        """Pong so long for the end of the evaluation; return whether it has ended."""
-        return self._ended.wait(seconds)
-
-    def fail(self, error: Exception) -> None:
-        """End the evaluation with an error; ranks that ask get it, and the ledger is kept."""
-        with self._lock:
-            self._lending.fail(error)
-        self._wake()
-
-    def close(self, patience: float | None = None) -> None:
-        """End the thread, once every rank that is connected has the result.
+    def turn(self, heard: Iterable[tuple[int, Any]], now: float) -> Replies:
+        """Take what ranks have sent, and do what is due; what is committed is written at once.
 
         Args:
-            patience: For how many seconds ranks are waited for that do not read it; None is the
-                timeout. Ranks that connect later find the lender gone.
+            heard: Ranks with their messages, or with the error by which the connection has ended.
+            now: The time on the monotonic clock.
+
+        Returns:
+            What they are to be sent.
         """
-        self._leave_by = time.monotonic() + (self._timeout if patience is None else patience)
-        self._wake()
-        self._thread.join()
-        with self._lock:
-            for descriptor in self._pipe:
-                os.close(descriptor)
-            self._pipe = ()
-
-    def _wake(self) -> None:
-        with self._lock:
-            if self._pipe:
-                os.write(self._pipe[1], b".")
-
-    def _run(self) -> None:
         try:
-            while not self._may_leave(time.monotonic()):
-                ready = self._selector.select(_TICK_SECONDS)
-                with self._lock:
-                    self._turn(ready)
-                if self._lending.outcome is not None:
-                    self._ended.set()
-        except Exception as error:  # ranks and the leader wait for this thread
-            _log.exception("the lender of leases failed")
-            self._lending.fail(_as_ours(error))
-            self._ended.set()
-        finally:
-            self._listener.close()
-            self._selector.close()
-            for guest in self._guests:
-                guest.mailbox.close()
-            self._lending.close()
-
-    def _turn(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
-        now = time.monotonic()
-        try:
-            with self._lending.together():
-                for key, events in ready:
-                    guest: _Guest | None = key.data
-                    if guest is None:
-                        if key.fileobj == self._pipe[0]:
-                            os.read(self._pipe[0], 4096)
-                    elif guest in self._guests:
-                        self._attend(guest, events, now)
-                self._admit(now)
-                self._lending.tick(now)
+            with self._together():
+                for rank, message in heard:
+                    self._take(rank, message, now)
+                self._do_what_is_due(now)
         except HarnessError as error:  # as of a ledger whose disk is full
-            self._lending.fail(error)
-        self._lending.announce()
-        for guest in [*self._guests]:
-            if guest.member is None and guest.deadline < now:
-                self._part(guest, "it did not say which rank it is", now)
-            elif guest.member is not None and guest.member.mailbox is not guest.mailbox:
-                self._part(guest, "it has another connection", now)
-            elif guest.mailbox.has_unsent != guest.is_writing:
-                guest.is_writing = guest.mailbox.has_unsent
-                events = selectors.EVENT_READ | (guest.is_writing and selectors.EVENT_WRITE)
-                self._selector.modify(guest.mailbox.socket, events, guest)
+            self.fail(error)
+        waiting = [each for each in self._members if not each.has_result and each.is_there]
+        if self.outcome is not None and waiting:  # the ledger has it now
+            for member in waiting:
+                member.has_result = True
+            self._replies.append((self.outcome, [member.rank for member in waiting]))
+        replies, self._replies = self._replies, []
+        return replies
 
-    def _admit(self, now: float) -> None:
-        try:
-            connections = self._listener.admit(0.0)
-        except WorldError as error:  # too many open files; ranks that are there go on
-            _log.warning("%s", error)
+    def lose(self, rank: int, why: str, now: float) -> None:
+        """Note that a rank is lost, or has ended before it could take part."""
+        member = self._members.by_rank.get(rank)
+        if self.outcome is None and member is None:
+            self._members.note_absent(rank, why)
+        elif self.outcome is None and member is not None and member.is_there:
+            self._members.note_lost(member, why)
+            self._give_up(member, now)
+            if self._size > 1:
+                self._members.bench(member, f"was lost: {why}")
+        if member is not None:
+            member.is_there = member.waits = False
+
+    def answering(self, now: float) -> list[int]:
+        """Return the ranks that are there, and were heard of in time."""
+        return [m.rank for m in self._members if m.is_there and now - m.heard <= self._timeout]
+
+    def fail(self, error: Exception) -> None:
+        """End the evaluation with an error, unless it has ended; the ledger keeps what it has."""
+        if self.outcome is None:
+            self.outcome = Finished(None, pickled_error(error), self.report)
+        else:
+            _log.warning("after the end of the evaluation: %s", error)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._ledger is not None:
+            if self._is_finished and self._folder is None:
+                self._ledger.remove()  # the result is in the folder of predictions
+            self._ledger.close()
+
+    def _together(self) -> AbstractContextManager[None]:
+        """Have all that is committed meanwhile written to the disk at once."""
+        return nullcontext() if self._ledger is None else self._ledger.log.together()
+
+    def _take(self, rank: int, message: Any, now: float) -> None:
+        """Take a message, or the end of a rank's connection."""
+        member = self._members.by_rank.get(rank)
+        if isinstance(message, Exception):
+            self.lose(rank, f"its connection ended ({describe_error(message)})", now)
+        elif isinstance(message, Hello):
+            if member is not None:
+                self.lose(rank, "another process took its place", now)
+            self._members.hellos[rank] = message
+        elif isinstance(message, Join):
+            self._join(rank, message, now)
+        elif member is not None:
+            self._members.note_heard(member, now)
+            self._answer(member, message, now)
+
+    def _answer(self, member: Member, message: Any, now: float) -> None:
+        """Do what a message asks for, unless it is about an order of the leader."""
+        if isinstance(message, Ping):
+            self._send(Pong(), member)
+        elif isinstance(message, Ask):
+            member.waits = True
+            self._begin(message.units)
+            group = member.rank // self._size
+            if self._members.is_ready(group):
+                self._waiting.setdefault(group)
+                if self._book is not None:  # of a lease that another group committed first, too
+                    self._book.give_up(member.holder)
+        elif isinstance(message, Working):
+            if self._book is not None:
+                self._book.progress(member.holder, now, message.done)
+        elif isinstance(message, Commit):
+            self._take_commit(member, message, now)
+        elif isinstance(message, Failed):
+            self._members.note_failed(member, message.unit, message.what)
+            self._members.bench(member, message.what)
+            self._give_up(member, now)
+        elif isinstance(message, Collect) and self._ledger is not None:
+            self._send(_collected(self._ledger.parts, message.start), member)
+            if self._book is not None:
+                self._book.progress(member.holder, now)
+
+    def _send(self, message: Any, *members: Member) -> None:
+        self._replies.append((message, [member.rank for member in members]))
+
+    def _do_what_is_due(self, now: float) -> None:
+        """Take leases back, lend them, or give up."""
+        if self.outcome is not None or self._ledger is None:
             return
-        for connection in connections:
-            try:
-                guest = _Guest(Mailbox(connection), now)
-            except OSError as error:  # too many open files, which is no fault of the ledger
-                _log.warning("a rank can't be admitted: %s", error)
-                connection.close()
-                continue
-            self._guests.add(guest)
-            self._selector.register(guest.mailbox.socket, selectors.EVENT_READ, guest)
-            self._attend(guest, selectors.EVENT_READ, now)
+        was_stopped = self._members.was_stopped(now)
+        if self._book is not None:
+            if was_stopped:
+                self._book.hear_all(now)
+            for holder, units in self._book.expire(now).items():
+                for member in self._members:
+                    lease = member.lease
+                    if member.holder == holder and lease and lease.stop == units.stop:
+                        self._members.note_silent(member, units)
+            self._lend(now)
+        error = self._members.why_to_end(now, self.counts, was_stopped=was_stopped)
+        if error is not None:
+            self.fail(error)
 
-    def _attend(self, guest: _Guest, events: int, now: float) -> None:
-        """Send what waits, and take the messages that have arrived."""
-        try:
-            if events & selectors.EVENT_WRITE:
-                guest.mailbox.flush()
-            messages = guest.mailbox.receive() if events & selectors.EVENT_READ else []
-        except (EOFError, OSError) as error:
-            self._part(guest, f"its connection ended ({describe_error(error)})", now)
+    def _join(self, rank: int, join: Join, now: float) -> None:
+        """Take a rank in, unless it evaluates something else than the first."""
+        if self._ledger is None and self.outcome is None:
+            self._first = rank
+            self._open(join)
+        here = {**join.settings, "the number of batches": str(join.units)}
+        known = dict(self._settings)
+        for name in (CONTENTS, OUTPUTS):
+            if known.get(name) and here.get(name):
+                known[name] = here[name]  # they are compared below
+        refusal = differences(known, here, "on the first rank", f"on rank {rank}")
+        if refusal:
+            refusal = f"ranks do not evaluate the same thing: {refusal}"
+        elif (error := self._difference_of(join, rank)) is not None:
+            self.fail(error)  # nobody knows which rank is right
+            refusal = str(error)
+        if refusal:
+            self._replies.append((Refused(refusal), [rank]))
             return
-        except ValueError as error:
-            self._part(guest, f"it sent {error}", now)
-            return
-        for message in messages:
-            if not self._take(guest, message, now):
-                return
+        member = self._members.add(rank, now)
+        is_kept = self._ledger is not None and self._ledger.run.folder is not None
+        self._send(Joined(rank, self._timeout, self._size == 1, is_kept, self._stored), member)
 
-    def _take(self, guest: _Guest, message: Any, now: float) -> bool:
-        """Do what one message asks for; return whether the rank stays."""
+    def _open(self, join: Join) -> None:
+        """Open the ledger with the record of the first rank."""
+        self._units = join.units
+        self._settings = {**join.settings, "the number of batches": str(join.units)}
+        record = dict(join.record)
+        if self._size > 1 and not self._in_turns:  # the outputs of the first of them alone count
+            self._settings.pop(OUTPUTS, None)
+            record.pop(OUTPUTS, None)
         try:
-            if guest.member is not None:
-                self._lending.take(guest.member, message, now)
-                return True
-            if isinstance(message, Join):
-                guest.member = self._lending.join(message, guest.mailbox, now)
-                return True
-            self._part(guest, "it sent another message before its Join", now)
-        except HarnessError:  # the ledger can't be written
-            raise
-        except Exception as error:
-            self._part(guest, f"it sent a message that makes no sense ({error!r})", now)
-        return False
+            self._ledger = open_ledger(self._folder, record, self._predictions)
+        except HarnessError as error:
+            self.fail(error)
+            return
+        stored = self._ledger.stored
+        self._stored = tuple(part._replace(states=b"", files=()) for part in stored)
+        self._committed = sum(part.parts for part in stored)
+        self._resumed = sum(part.certificate.counted for part in stored)
+        if self._ledger.result is not None:
+            self.outcome = Finished(self._ledger.result, None, self.report)
 
-    def _part(self, guest: _Guest, why: str, now: float) -> None:
-        self._guests.discard(guest)
-        self._selector.unregister(guest.mailbox.socket)
-        if guest.member is not None and guest.member.mailbox is guest.mailbox:
-            self._lending.drop(guest.member, why, now)
-        guest.mailbox.close()
+    def _begin(self, units: int) -> None:
+        """Begin to lend what earlier runs have left, once a rank has found out how much that is."""
+        if self._book is None and self.outcome is None:
+            self._before = self._units - units
+            self._book = Book(units, timeout=self._timeout)
+        elif self._book is not None and self._book.counts.units != units:
+            self.fail(
+                HarnessError(
+                    f"{self._book.counts.units} batches are left on the first rank, and {units} on "
+                    f"another one; please report this"
+                )
+            )
 
-    def _may_leave(self, now: float) -> bool:
-        """Return whether the leader has closed this, and every rank that answers has the result."""
-        if self._leave_by == math.inf:
+    def _difference_of(self, join: Join, rank: int) -> UsageError | None:
+        """Return the error of a rank that has other samples or another model than the first."""
+
+        def texts(name: str) -> tuple[str, str]:
+            return self._settings.get(name, ""), join.settings.get(name, "")
+
+        ranks = self._first, rank
+        if (error := difference(*texts(CONTENTS), ranks)) is not None:
+            return error
+        try:
+            found = largest_gap([*zip(ranks, texts(OUTPUTS), strict=True)])
+        except UsageError as error:
+            return error
+        if found is not None:
+            self._difference = max(found, self._difference or 0.0)
+        return None
+
+    def _lend(self, now: float) -> None:
+        assert self._book is not None
+        if self._book.awaits_result:
+            self._lend_to([m for m in self._members if m.is_ready][:1], now)
+            return
+        for group in [*self._waiting]:
+            ready = self._members.is_ready(group)
+            if ready and not self._lend_to(self._members.group(group), now):
+                return  # there is nothing for the others either
+            del self._waiting[group]
+
+    def _lend_to(self, members: list[Member], now: float) -> bool:
+        """Lend a lease to a group, or the result to a rank; return whether there is one."""
+        assert self._book is not None
+        if not members:
             return False
-        if now >= self._leave_by or self._lending.outcome is None:
-            return True
-        answering = [g.member for g in self._guests if g.member is not None]
-        return all(m.is_served for m in answering if now - m.heard <= self._timeout)
+        if self._book.awaits_result:
+            members[0].holder = members[0].rank
+        lease = self._book.ask(members[0].holder, now)
+        if lease is None:
+            return False
+        attempt = self._attempts[lease.number] = self._attempts.get(lease.number, 0) + 1
+        for member in members:
+            member.waits, member.lease, member.report = False, lease, None
+        self._send(Lend(*lease, attempt), *members)
+        return True
+
+    def _take_result(self, result: Result) -> None:
+        assert self._ledger is not None
+        if result.value is not None:
+            self._ledger.finish(result.value)
+            self._is_finished = True
+        self.outcome = Finished(result.value, result.error, self.report)
+
+    def _take_commit(self, member: Member, commit: Commit, now: float) -> None:
+        lease = member.lease
+        if lease is None or commit.number != lease.number:
+            _log.warning(
+                "%s committed lease %d, which it does not hold", member.name, commit.number
+            )
+            return
+        if self._book is None or self._ledger is None or self.outcome is not None:
+            return
+        if isinstance(commit.made, Result):
+            self._take_result(commit.made)
+            self._book.commit(member.holder, lease.number, now)
+            return
+        member.report = commit
+        group = self._members.group(member.rank // self._size)
+        reports = [each.report for each in group if each.report is not None]
+        if len(reports) < self._size:
+            return
+        for each in group:
+            each.lease = each.report = None
+        made = [report.made for report in reports if isinstance(report.made, Part)]
+        first = made[0]
+        parts = merged(made) if self._in_turns else [first]
+        if not self._in_turns and any(m.certificate != first.certificate for m in made):
+            names = ", ".join(each.name for each in group)
+            self.fail(
+                HarnessError(
+                    f"the ranks of a group evaluated different samples of lease {lease.number}: "
+                    f"{names}; each of them must evaluate all samples of a lease"
+                )
+            )
+            return
+        attempt = self._attempts[lease.number]
+        if self._book.is_wanted(lease.number):
+            # On the disk first: a lease that the book counts is never lost.
+            for part in parts:
+                self._ledger.commit(part)
+            self._committed += 1
+        waited = max(report.waited for report in reports)
+        self._book.commit(member.holder, lease.number, now, waited)
+        if attempt > 1:
+            others = [m for m in self._members if m.lease and m.lease.number == lease.number]
+            self._send(Unwanted(lease.number), *others)
+
+    def _give_up(self, member: Member, now: float) -> None:
+        if self._book is not None:
+            self._book.lose(member.holder, now)
 
 
-def _as_ours(error: Exception) -> Exception:
-    if isinstance(error, HarnessError):
-        return error
-    return HarnessError(f"the lender of leases failed: {describe_error(error)}")
+def _collected(parts: Sequence[Part], start: int) -> Collected:
+    """Return the parts from one on, as many as a message should hold: one, or a few small ones."""
+    stop, size = start, 0
+    while stop < len(parts) and (stop == start or size + len(parts[stop].states) <= _PARTS_BYTES):
+        size += len(parts[stop].states)
+        stop += 1
+    return Collected(parts[start:stop], stop >= len(parts))

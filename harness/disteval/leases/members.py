@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from disteval.errors import RankError, WorldError
 from disteval.leases.book import Counts, Lease
-from disteval.leases.mailbox import Mailbox
-from disteval.world.channel.messages import Commit, Join, encode
+from disteval.world.channel.messages import Commit, Hello
 
 _log = logging.getLogger("disteval.leases")
 _REMEDY = "give a longer Leases(timeout=…) (on the command line, --timeout)"
@@ -19,7 +18,7 @@ _MOST = 3  # so many ranks that raise an exception, or are silent, at one unit e
 
 
 class Event(NamedTuple):
-    """Something that happened to a rank: ``joined``, ``lost``, ``back``, ``slow`` or ``failed``."""
+    """Something that happened to a rank: ``joined``, ``lost``, ``slow`` or ``failed``."""
 
     kind: str
     rank: int
@@ -35,11 +34,11 @@ def _log_slow(event: Event) -> None:
 
 
 class Member:
-    """A rank, as the lender knows it.
+    """A rank that takes part.
 
     Attributes:
-        mailbox: Its connection; None while it has none.
         heard: When it was last heard of.
+        is_there: Whether it is connected.
         waits: Whether it has asked, and was not answered yet.
         lease: What it was lent last and has not reported on.
         report: Its commit, while the other ranks of its group have not sent theirs.
@@ -51,11 +50,11 @@ class Member:
         has_result: Whether it was sent the end of the evaluation.
     """
 
-    def __init__(self, rank: int, holder: int, join: Join, mailbox: Mailbox, now: float) -> None:
-        self.rank, self.holder, self.token = rank, holder, join.token
-        self.name = f"rank {rank} (process {join.pid} on {join.host})"
-        self.mailbox: Mailbox | None = mailbox
+    def __init__(self, rank: int, holder: int, hello: Hello, now: float) -> None:
+        self.rank, self.holder = rank, holder
+        self.name = f"rank {rank} (process {hello.pid} on {hello.host})"
         self.heard = now
+        self.is_there = True
         self.waits = False
         self.lease: Lease | None = None
         self.report: Commit | None = None
@@ -64,21 +63,9 @@ class Member:
         self.has_result = False
 
     @property
-    def is_served(self) -> bool:
-        """Whether its host has the end of the evaluation."""
-        return self.has_result and self.mailbox is not None and self.mailbox.is_delivered
-
-    def send(self, message: Any) -> None:
-        """Send a message, if the rank is connected; that it is gone is noticed by receiving."""
-        self.send_bytes(encode(message))
-
-    def send_bytes(self, data: bytes) -> None:
-        """Send an encoded message, which many ranks may share."""
-        if self.mailbox is not None:
-            try:
-                self.mailbox.send(data)
-            except OSError:
-                _log.debug("%s is gone", self.name)
+    def is_ready(self) -> bool:
+        """Whether it can be lent something."""
+        return self.waits and self.failure is None
 
 
 class Members:
@@ -91,6 +78,8 @@ class Members:
         on_event: Called with what happens to ranks.
 
     Attributes:
+        by_rank: The ranks that have taken part, by their numbers.
+        hellos: What each rank has said of itself.
         lost: The ranks that were lost, and how, as texts.
         failed: The ranks that raised an exception, the units at which, and the exceptions.
     """
@@ -99,6 +88,8 @@ class Members:
         self, timeout: float, size: int, expected: int | None, on_event: OnEvent | None
     ) -> None:
         self.by_rank: dict[int, Member] = {}
+        self.hellos: dict[int, Hello] = {}
+        self._absent: set[int] = set()  # ranks that have ended before they could take part
         self.lost: list[str] = []
         self.failed: list[tuple[int, int | None, str]] = []
         self.on_event: OnEvent = on_event or _log_slow
@@ -111,9 +102,16 @@ class Members:
     def __len__(self) -> int:
         return len(self.by_rank)
 
-    def free_rank(self) -> int:
-        """Return a number that no rank has, and none that was started will ask for."""
-        return max([*self.by_rank, (self._expected or 0) - 1]) + 1
+    def add(self, rank: int, now: float) -> Member:
+        """Take in a rank, perhaps in the place of one that was lost."""
+        before = self.by_rank.get(rank)
+        member = Member(rank, rank - rank % self._size, self.hellos[rank], now)
+        if before is not None and self._size > 1:  # the others of its group stay without leases
+            member.failure = before.failure
+        self.by_rank[rank] = member
+        self._absent.discard(rank)
+        self.on_event(Event("joined", rank, member.name))
+        return member
 
     def group(self, group: int) -> list[Member]:
         """Return the members of a group, as far as they are there."""
@@ -122,8 +120,7 @@ class Members:
 
     def is_ready(self, group: int) -> bool:
         """Return whether all ranks of a group have asked, and take leases."""
-        found = [each for each in self.group(group) if each.waits and each.failure is None]
-        return len(found) == self._size
+        return sum(each.is_ready for each in self.group(group)) == self._size
 
     def bench(self, member: Member, why: str) -> None:
         """Lend no more to a rank, and to its group, of which a model needs every rank."""
@@ -135,6 +132,11 @@ class Members:
         """Note how a rank was lost."""
         self.lost.append(f"{member.name}: {why}")
         self.on_event(Event("lost", member.rank, why))
+
+    def note_absent(self, rank: int, why: str) -> None:
+        """Note that a rank has ended before it could take part."""
+        self._absent.add(rank)
+        self.lost.append(f"rank {rank}: {why}")
 
     def note_silent(self, member: Member, units: range) -> None:
         """Note that a rank has lost its lease, at one of these units, because it sent nothing."""
@@ -153,9 +155,7 @@ class Members:
         member.heard, member.silent_at = now, None
 
     def note_failed(self, member: Member, unit: int | None, what: str) -> None:
-        """Note which exception a rank raised; it says so again after a new connection."""
-        if (member.rank, unit, what) in self.failed:
-            return
+        """Note which exception a rank raised."""
         self.failed.append((member.rank, unit, what))
         self.on_event(Event("failed", member.rank, what))
 
@@ -171,23 +171,23 @@ class Members:
         """Return why the evaluation can't go on; None if it can.
 
         It can't if three ranks, or groups of ranks, raised at one unit, or are silent at one, or
-        all of several are; or if no rank is left: every rank that was started raised, or none that
-        takes leases was heard of for too long.
+        all of several are; or if no rank is left: every rank raised or was lost, or none that takes
+        leases was heard of for too long.
         """
-        known = max(self._expected or 0, len(self.by_rank))
-        benched = sum(member.failure is not None for member in self)
-        gone = sum(member.failure is None and member.mailbox is None for member in self)
-        left = (known - benched - gone) // self._size
+        known = {*range(self._expected or 0), *self.by_rank}
+        benched = {each.rank for each in self if each.failure is not None}
+        gone = {each.rank for each in self if not each.is_there} | self._absent
+        left = len(known - benched - gone) // self._size
         silent = [(each.silent_at, each.rank) for each in self if each.silent_at is not None]
         raised = [(range(at, at + 1), rank) for rank, at, _ in self.failed if at is not None]
         if (
             self._most_at_one(raised) >= _MOST
             or self._most_at_one(silent) >= min(_MOST, max(2, left))
-            or (self._expected is not None and 0 < known <= benched)
+            or (self._expected is not None and known <= benched | gone)
         ):
             return self._reason(counts)
         if was_stopped or any(
-            each.mailbox is not None and each.failure is None and now - each.heard <= self._timeout
+            each.is_there and each.failure is None and now - each.heard <= self._timeout
             for each in self
         ):
             self._alive_at = now
@@ -216,4 +216,4 @@ class Members:
         for other, _, same in self.failed[1:]:
             what += f"; rank {other} " + ("failed in the same way" if same in told else same)
             told.add(same)
-        return RankError(rank, what)
+        return RankError(rank, "; ".join([what, *self.lost]))

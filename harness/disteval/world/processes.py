@@ -15,12 +15,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from disteval.errors import WorldError
-from disteval.world import control_directory, supervisor
+from disteval.world import supervisor
 from disteval.world.interrupts import interrupted_later
 from disteval.world.rank_process import IMPORTED, import_code, import_path
 
@@ -355,23 +355,6 @@ class Processes:
 
     def _links(self) -> list[_Link]:
         return [link for link in (self._bare, *self._forking) if link is not None]
-
-
-@contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
-    """Yield a control directory, which is removed after the block, or when this process is killed.
-
-    Raises:
-        WorldError: See `disteval.world.control_directory.create`.
-    """
-    processes = Processes()
-    made = control_directory.create()
-    processes.keep(made.path)
-    try:
-        yield made.path
-    finally:
-        made.remove()
-        processes.close()
 
 
 def find_servers(

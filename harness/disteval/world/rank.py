@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import platform
 import socket
 import sys
 import threading
@@ -27,7 +26,6 @@ from disteval import frames
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
-from disteval.host import this_machine
 from disteval.registry import load_backend_class
 from disteval.traces.place import category_of, own_clock
 from disteval.traces.recorder import flush_all
@@ -36,7 +34,7 @@ from disteval.traces.torch_calls import trace_calls
 from disteval.traces.torch_dumps import tell_calls
 from disteval.world.channel import messages
 from disteval.world.channel.connection import Address, connect
-from disteval.world.channel.inbox import Inbox, WatchedInbox
+from disteval.world.channel.link import Link, WatchedLink
 from disteval.world.collective_log import LoggedBackend
 from disteval.world.postmortem import examine
 from disteval.world.rank_files import STACK_SIGNAL, rank_file
@@ -50,12 +48,11 @@ class Rank:
     Its methods are the orders that a `World` sends, and the exchange of its `Rendezvous`.
     """
 
-    def __init__(self, directory: Path, rank: int, inbox: Inbox, connection: Connection) -> None:
+    def __init__(self, directory: Path, rank: int, link: Link) -> None:
         self.directory = directory
         self.rank = rank
         self.backend: BaseDistBackend | None = None
-        self._inbox = inbox
-        self.connection = connection
+        self.link = link
         self._published = 0
         self._finalize: Callable[[], None] = lambda: None
         self.leave_seconds = _LEAVE_SECONDS
@@ -129,14 +126,14 @@ class Rank:
             raise UsageError(
                 f"one rank can publish {messages.MAX_KEYS} keys, and {key!r} is one more"
             )
-        messages.send(self.connection, messages.KeyValue(key, value))
+        self.link.send(messages.KeyValue(key, value))
 
     def lookup(self, key: str, timeout: float) -> str | bytes:
         """See `disteval.contract.Rendezvous.lookup`."""
-        messages.send(self.connection, messages.KeyValue(key))
+        self.link.send(messages.KeyValue(key))
         deadline = time.monotonic() + timeout
         while True:
-            message = self._inbox.get(deadline - time.monotonic())
+            message = self.link.get(deadline - time.monotonic())
             if message is None:
                 raise TimeoutError(f"no rank published {key!r} within {timeout:g} s")
             if isinstance(message, messages.Dismissal):
@@ -171,6 +168,11 @@ _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
 os.register_at_fork(after_in_child=lambda: _current.set(None))
 
 
+def leader_of_rank() -> Link | None:
+    """Return the connection to the leader inside a function that `World.run` runs, else None."""
+    return None if (rank := _current.get()) is None else rank.link
+
+
 def report_progress(done: int, total: int | None) -> None:
     """Report to the leader that this rank has done ``done`` of ``total`` samples of its order.
 
@@ -178,7 +180,7 @@ def report_progress(done: int, total: int | None) -> None:
     it does nothing.
     """
     if (rank := _current.get()) is not None:
-        messages.send(rank.connection, messages.Progress(done, total))
+        rank.link.send(messages.Progress(done, total))
 
 
 def send_note(value: Any) -> None:
@@ -198,7 +200,7 @@ def send_note(value: Any) -> None:
             f"a note of {len(data)} bytes is too large; up to {messages.MAX_NOTE_BYTES} can be "
             f"sent, for data there is the value that the function returns"
         )
-    messages.send(rank.connection, messages.Note(data))
+    rank.link.send(messages.Note(data))
 
 
 def serve(
@@ -235,22 +237,18 @@ def serve(
     follower: Rank | None = None
     connection = inside or connect(place or directory, patience)
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
-        thread = threading.get_ident()
-        hello = messages.Hello(
-            rank, os.getpid(), thread, platform.node(), this_machine(), str(directory)
-        )
-        messages.send(connection, hello)
-        inbox = Inbox(connection) if inside else WatchedInbox(connection, on_lost, answer)
-        follower = Rank(directory, rank, inbox, connection)
-        while not isinstance(message := inbox.get(), messages.Dismissal):
+        link = Link(connection) if inside else WatchedLink(connection, on_lost, answer)
+        hello = link.report(rank, directory)
+        follower = Rank(directory, rank, link)
+        while not isinstance(message := link.get(), messages.Dismissal):
             if isinstance(message, messages.Order):
                 reply = follower.carry_out(message)
                 if os.getpid() != hello.pid:  # the connection is that of the rank
                     _end_fork(reply)
                 try:
-                    messages.send(connection, reply)
+                    link.send(reply)
                 except OSError as error:  # the leader is gone, or the order closed the connection
-                    inbox.lose(error)
+                    link.lose(error)
         with contextlib.nullcontext() if inside else _ended_after(follower.leave_seconds):
             follower.leave()
         stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from disteval.errors import WorldError
 from disteval.world.channel.connection import why_unreachable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 1.0
 _TICK_SECONDS = 0.05
 _LOOK_SECONDS = 0.5  # between two looks at processes that may have ended
-_MESSAGE_SECONDS = 5.0  # that a rank may be frozen within a message
 
 
 class Results(list[Any]):
@@ -76,7 +75,11 @@ class Run:
         Args:
             timeout: Seconds without a reply, a progress message or a note until the deadline.
         """
-        self._channel.order_all(self._orders, timeout)
+        ranks: dict[int, list[int]] = {}  # of each order, which all ranks may share
+        for rank, order in enumerate(self._orders):
+            ranks.setdefault(id(order), []).append(rank)
+        for each in ranks.values():
+            self._channel.send(self._orders[each[0]], *each)
         for rank, error in self._channel.gone.items():  # since an earlier order
             self.lose(rank, error)
         deadline, grace_given = time.monotonic() + timeout, False
@@ -85,7 +88,8 @@ class Run:
             # Without time left too: this process may have been stopped while replies came.
             for rank, message in self._channel.poll(min(max(left, 0.0), _LOOK_SECONDS)):
                 self.take(rank, message)
-                if isinstance(message, (Reply, Progress, Note)) and not self.failed:
+                is_alive = message is None or isinstance(message, (Reply, Progress, Note))
+                if is_alive and not self.failed:
                     deadline = time.monotonic() + timeout
             self._look_at({*range(len(self._orders))} - self.replies.keys() - self.lost.keys())
             if self.failed and not grace_given:
@@ -146,8 +150,24 @@ class Run:
 
     def lose(self, rank: int, error: Exception) -> None:
         """Take notice that nothing more can be received from a rank, and why."""
-        if not isinstance(error, BlockingIOError):  # one that is frozen within a message is late
-            self.lost[rank] = why_unreachable(error, self._channel.hellos[rank].host)
+        self.lost[rank] = why_unreachable(error, self._channel.hellos[rank].host)
+
+
+class Lends(Protocol):
+    """What answers ranks that borrow leases, see `disteval.leases.Lender`."""
+
+    outcome: Any
+
+    def turn(
+        self, heard: Iterable[tuple[int, Any]], now: float
+    ) -> Iterable[tuple[Any, Sequence[int]]]:
+        """Take what ranks have sent, and return what they are to be sent."""
+
+    def lose(self, rank: int, why: str, now: float) -> None:
+        """Take notice that a rank is lost."""
+
+    def answering(self, now: float) -> Sequence[int]:
+        """Return the ranks that take part, and were heard of lately."""
 
 
 class TolerantRun(Run):
@@ -159,6 +179,7 @@ class TolerantRun(Run):
         on_progress: As for `Run`.
         on_note: As for `Run`.
         on_lost: Called with each rank that is lost, as soon as that is noticed.
+        lender: Answers what ranks ask of it, and ranks that this world has not started.
 
     Attributes:
         results: What has come of it so far.
@@ -171,10 +192,11 @@ class TolerantRun(Run):
         on_progress: OnProgress | None,
         on_note: OnNote | None,
         on_lost: Callable[[RankStatus], None] | None,
+        lender: Lends | None,
     ) -> None:
         super().__init__(world, orders, on_progress, on_note)
         self.results = Results([None] * len(orders), ())
-        self._on_lost = on_lost
+        self._on_lost, self._lender = on_lost, lender
         self._there: set[int] = set()  # that have their order, and neither replied nor were lost
         self._awaited = {*range(len(orders))}  # that have not reported yet
         self._late = False
@@ -195,9 +217,12 @@ class TolerantRun(Run):
         for rank in [*self._channel.hellos]:
             self._begin(rank)
         while self._is_needed(is_over):
-            for rank, message in self._channel.poll(_TICK_SECONDS):
+            heard = [*self._channel.poll(_TICK_SECONDS)]
+            for rank, message in heard:
                 self._heard = time.monotonic()
-                self.take(rank, message)
+                if rank < len(self._orders):
+                    self.take(rank, message)
+            self._feed(heard)
             self._look_for_the_missing()
             if not is_over and (until(self.results) if until else self._is_silent(timeout)):
                 is_over, deadline = True, time.monotonic() + grace
@@ -207,14 +232,32 @@ class TolerantRun(Run):
         self._give_up(grace)
         return is_left
 
+    def _feed(self, heard: Sequence[tuple[int, Any]]) -> None:
+        """Pass the lender what ranks have sent, and send what it answers."""
+        if self._lender is None:
+            return
+        # It is told why a rank of this world was lost when that is known.
+        told = [(r, m) for r, m in heard if r >= len(self._orders) or not isinstance(m, Exception)]
+        for message, ranks in self._lender.turn(told, time.monotonic()):
+            self._channel.send(message, *ranks)
+
     def _is_needed(self, is_over: bool) -> bool:
-        if self._there:
+        if self._there or self._waits_for_others():
             return True
         if is_over:
             # Ranks that somebody else started would look for their leader for a minute.
             return self._launcher.attached and bool(self._awaited)
         may_come_back = self._launcher.restarts and len(self.results.returned) < len(self._orders)
         return bool(self._awaited) or may_come_back
+
+    def _waits_for_others(self) -> bool:
+        """Return whether ranks of other worlds borrow leases, or have not got the result."""
+        if self._lender is None:
+            return False
+        there = [r for r in self._lender.answering(time.monotonic()) if r >= len(self._orders)]
+        if self._lender.outcome is None:
+            return bool(there)
+        return not all(map(self._channel.has_delivered, there))
 
     def _is_silent(self, timeout: float) -> bool:
         """Return whether no rank has sent anything for so long, of ranks that should be there."""
@@ -234,7 +277,7 @@ class TolerantRun(Run):
     def _begin(self, rank: int) -> None:
         self._awaited.discard(rank)
         self._there.add(rank)
-        self._channel.send(rank, self._orders[rank], _MESSAGE_SECONDS)
+        self._channel.send(self._orders[rank], rank)
         if (error := self._channel.gone.get(rank)) is not None:  # since an earlier order
             self.lose(rank, error)
 
@@ -265,6 +308,8 @@ class TolerantRun(Run):
 
     def _note(self, status: RankStatus) -> None:
         self.results.lost.append(status)
+        if self._lender is not None:
+            self._lender.lose(status.rank, status.how, time.monotonic())
         if self._world._recorder is not None:
             record_failure(self._world._recorder, status.post_mortem)
         if self._on_lost is not None:

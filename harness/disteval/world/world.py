@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from disteval.arguments import check_count, check_function, check_seconds
@@ -26,6 +27,7 @@ from disteval.traces import Recorder
 from disteval.traces.folder import Trace, as_folder
 from disteval.traces.place import Offset, category_of, own_clock
 from disteval.traces.reading import warn_of_unended
+from disteval.world.channel.connection import Address, write_address
 from disteval.world.channel.leader import Channel, OnNote, OnProgress
 from disteval.world.channel.messages import Order, Reply, packed
 from disteval.world.control_directory import ControlDirectory, sweep
@@ -46,7 +48,7 @@ from disteval.world.postmortem import (
 )
 from disteval.world.processes import Processes
 from disteval.world.rank import Rank
-from disteval.world.run import Results, Run, TolerantRun
+from disteval.world.run import Lends, Results, Run, TolerantRun
 
 START_SECONDS = 60.0
 """Seconds that ranks get at least to start and to join; imports alone can take many."""
@@ -156,6 +158,7 @@ class World:
         self.attached, self.own_processes = launcher.attached, launcher.own_processes
         self.is_open, self._joined, self._rendezvous_count = True, False, 0
         self._turn = threading.Lock()
+        self._lender: Lends | None = None
         self._goes_on = on_lost == "continue"
         # Ranks of a group can't come late or come back.
         self._launcher, launcher.elastic = launcher, self._goes_on and cls is None
@@ -205,7 +208,9 @@ class World:
         self._start_by = begin + self._start_seconds
         self._hosts = self._launcher.prepare(self.world_size)
         host = None if self._hosts.shared else self._hosts.leader
-        self._channel.listen(self._directory, host, self._hosts.port, self._hosts.key)
+        hosts = self._hosts
+        self._address = self._channel.listen(host, hosts.port, hosts.key, self._directory)
+        write_address(self._directory, self._address)
         inside = self._launcher.start(self._directory, self.world_size, threads)
         if self._launcher.elastic:
             self._channel.take_in(inside)
@@ -431,7 +436,7 @@ class World:
         if on_lost is None and not self._goes_on:
             return self._order(what, on_rank, args, timeout, on_progress, on_note)
         with self._turn_for(what, on_rank, args) as orders:
-            run = TolerantRun(self, orders, on_progress, on_note, on_lost)
+            run = TolerantRun(self, orders, on_progress, on_note, on_lost, self._lender)
             with self._recorded(what):
                 is_left = run.go_on(until, grace, timeout or self.timeout)
         if is_left:
@@ -441,6 +446,22 @@ class World:
         elif run.results.lost:
             self.close()
         return run.results
+
+    def lend(self, lender: Lends, named: Address | None = None) -> Address:
+        """Have `run` feed a lender, until the ranks that others have started have its outcome.
+
+        Args:
+            lender: Called in the thread that calls `run`.
+            named: Where others may join, on this host; None stands for where the ranks of this
+                world have met, which must go on when ranks are lost.
+
+        Returns:
+            The address by which others join.
+        """
+        self._lender = lender
+        if named is None:
+            return self._address
+        return self._channel.listen(named.host, named.port, named.key)
 
     def _order(
         self,
@@ -530,9 +551,9 @@ class World:
         return ranks
 
     @property
-    def address(self) -> str | None:
-        """The address of this host by which the ranks reach it; None if all are on this host."""
-        return None if self._hosts.shared else self._hosts.leader
+    def folder(self) -> Path:
+        """The folder of this world on the leader's host, which no other user can enter."""
+        return self._directory
 
     @property
     def restarts(self) -> bool:

@@ -221,7 +221,7 @@ def bound_waits(connection: Connection, seconds: float) -> None:
             handle.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
-def process_at_other_end(connection: Connection) -> int:
+def process_at_other_end(connection: Connection | socket.socket) -> int:
     """Return the process id of the other end, as this process's pid namespace counts.
 
     It is 0 where that is not known: over TCP, on other systems than Linux, and where that process
@@ -248,7 +248,7 @@ def why_unreachable(error: Exception, host: str) -> str:
     return f"its host, {host}, did not answer for {_SILENT_SECONDS} s: {error.strerror}"
 
 
-def address_of_other_end(connection: Connection) -> str:
+def address_of_other_end(connection: Connection | socket.socket) -> str:
     """Return the address from which the other end has connected; nothing for a Unix socket."""
     with socket.socket(fileno=os.dup(connection.fileno())) as handle:
         return "" if handle.family == socket.AF_UNIX else str(handle.getpeername()[0])

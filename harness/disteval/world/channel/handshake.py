@@ -32,7 +32,7 @@ class Visitor:
         self._steps = self._shake_hands(key)
 
     def is_rank(self) -> bool:
-        """Take what has arrived; return whether it is proved, and the first message is coming.
+        """Take what has arrived; return whether it is proved.
 
         Raises:
             AuthenticationError, EOFError, OSError: The other end is not a rank, or is gone.
@@ -46,14 +46,12 @@ class Visitor:
         answer = yield from self._receive()
         if not hmac.compare_digest(answer, _proof(key, b"rank", theirs, ours)):
             raise AuthenticationError("a rank did not prove that it knows the key")
-        yield from self._receive(peek=True)
 
-    def _receive(self, peek: bool = False) -> Generator[bool, None, bytes]:
-        size, flags = (1, socket.MSG_PEEK) if peek else (_BYTES, 0)
+    def _receive(self) -> Generator[bool, None, bytes]:
         data = b""
-        while len(data) < size:
+        while len(data) < _BYTES:
             try:
-                part = self.socket.recv(size - len(data), flags)
+                part = self.socket.recv(_BYTES - len(data))
             except BlockingIOError:
                 yield False
                 continue

@@ -1,8 +1,10 @@
-"""The leader's end of the connections to all ranks."""
+"""The leader's end of the connections to all ranks, whatever they do for it."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import selectors
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,12 +14,12 @@ from typing import Any
 
 from disteval.errors import WorldError
 from disteval.world.channel.connection import (
+    Address,
     address_of_other_end,
-    bound_waits,
     process_at_other_end,
-    write_address,
 )
 from disteval.world.channel.listener import Listener
+from disteval.world.channel.mailbox import Mailbox
 from disteval.world.channel.messages import (
     Dismissal,
     Examine,
@@ -25,10 +27,8 @@ from disteval.world.channel.messages import (
     Hello,
     KeyValue,
     Note,
-    Order,
     Progress,
-    receive,
-    send,
+    encode,
     unpacked,
 )
 
@@ -38,20 +38,23 @@ OnProgress = Callable[[int, int, int | None], None]
 OnNote = Callable[[int, Any], None]
 """Called by the leader with a rank, and the value of its note."""
 
+_log = logging.getLogger("disteval.world")
 _POLL_SECONDS = 0.1
 _LONGEST_SECONDS = 3600.0
-_NEXT_SECONDS = 0.1  # that a second rank may be frozen before an order
 
 
 class Channel:
-    """The connections of a leader to its ranks, on which it sends orders and receives replies.
+    """The connections of a leader to its ranks, which waits for none of them.
+
+    A rank that is frozen, dies in the middle of a message or reads nothing delays no other rank.
 
     Args:
         world_size: The number of ranks.
         replaces: Whether a rank that reports again replaces the one of before, which is lost.
 
     Attributes:
-        hellos: The first message of each rank that has reported.
+        hellos: The first message of each of these ranks that has reported. Ranks that come without
+            a number get higher ones.
         gone: The ranks from which nothing more can be received, and the error of receiving.
     """
 
@@ -61,19 +64,21 @@ class Channel:
         self._replaces = replaces
         self._values: dict[str, KeyValue] = {}  # what ranks have published, by key
         self._waiting: dict[str, list[int]] = {}  # the ranks that wait for a key
-        self._world_size = world_size
-        self._connections: dict[int, Connection] = {}
+        self._world_size = self._next_rank = world_size
+        self._mailboxes: dict[int, Mailbox] = {}
+        self._unknown: set[Mailbox] = set()  # that have not said which rank they are
         # Linux's selector returns events in the order in which they happened, so it is known which
         # rank was lost first.
         self._selector = selectors.DefaultSelector()
-        self._limit = 0.0  # seconds of the waits within a message; setting them costs time
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
 
-    def listen(self, directory: Path, host: str | None, port: int = 0, key: bytes = b"") -> None:
-        """Listen for the ranks, see `Listener`, and write the address to the directory."""
-        self._listener = Listener(directory, host, self._world_size, port, key)
-        write_address(directory, self._listener.address)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+    def listen(
+        self, host: str | None, port: int = 0, key: bytes = b"", directory: Path | None = None
+    ) -> Address:
+        """Listen for ranks, see `Listener`, and return at which address; there may be several."""
+        self._listeners.append(Listener(self._world_size, host, port, key, directory))
+        self._selector.register(self._listeners[-1], selectors.EVENT_READ, self._listeners[-1])
+        return self._listeners[-1].address
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
@@ -84,67 +89,94 @@ class Channel:
             WorldError: Two processes report as the same rank, or one as none of these ranks.
         """
         self.take_in(inside)
-        while len(self._connections) < self._world_size and not give_up():
+        while len(self.hellos) < self._world_size and not give_up():
             for _ in self.poll(_POLL_SECONDS):
                 pass
-        assert self._listener is not None
-        self._selector.unregister(self._listener)
-        self._listener.close()
-        self._listener = None
-        return len(self._connections) == self._world_size
+        for listener in self._listeners:
+            self._selector.unregister(listener)
+            listener.close()
+        self._listeners = []
+        return len(self.hellos) == self._world_size
 
-    def take_in(self, inside: Sequence[Connection]) -> None:
-        """Take the connections of ranks that are threads of this process."""
-        for connection in inside:
-            self._add(receive(connection), connection)
-
-    def _admit(self) -> Iterator[tuple[Hello, Connection]]:
-        for connection in self._listener.admit(0.0) if self._listener else ():
-            with contextlib.suppress(EOFError, OSError):  # it died; the deadline decides
-                hello = receive(connection)
-                # In a container of its own a rank has another number than here.
-                if pid := process_at_other_end(connection):
-                    hello = hello._replace(pid=pid, machine="")
-                yield hello._replace(address=address_of_other_end(connection)), connection
-
-    def _add(self, hello: Hello, connection: Connection) -> None:
-        if hello.rank in self.hellos or hello.rank not in range(self._world_size):
-            raise WorldError(
-                f"process {hello.pid} reported as rank {hello.rank}, and each of the ranks 0 to "
-                f"{self._world_size - 1} reports once; start one process for each rank"
-            )
-        self.hellos[hello.rank] = hello
-        self._connections[hello.rank] = connection
-        self._selector.register(connection, selectors.EVENT_READ, hello.rank)
+    def take_in(self, connections: Sequence[Connection]) -> None:
+        """Take connections whose other ends are ranks, which have not reported yet."""
+        for connection in connections:
+            mailbox = Mailbox(connection)
+            self._unknown.add(mailbox)
+            self._selector.register(mailbox.socket, selectors.EVENT_READ, mailbox)
 
     def poll(self, seconds: float) -> Iterator[tuple[int, Any]]:
         """Wait so long for messages, and yield each with its rank.
 
-        The first of a rank is its `Hello`. The last of a rank that is lost, or frozen within a
-        message, is the error of receiving.
+        The first of a rank is its `Hello`. None says that a part of a large message has arrived, or
+        was taken. The last of a rank that is lost is the error of receiving.
         """
         self._check_open()
         # epoll takes at most 24 days.
-        for key, _ in self._selector.select(min(seconds, _LONGEST_SECONDS)):
-            if key.fileobj is self._listener:
-                continue
+        for key, events in self._selector.select(min(seconds, _LONGEST_SECONDS)):
             self._check_open()
+            if isinstance(key.data, Listener):
+                self._admit(key.data)
+                continue
+            mailbox: Mailbox = key.data
+            if mailbox.rank is not None and self._mailboxes[mailbox.rank] is not mailbox:
+                continue  # it was replaced meanwhile
+            error: Exception | None = None
             try:
-                message = receive(self._connections[key.data])
-            except (EOFError, OSError) as error:
-                self._selector.unregister(key.fileobj)
-                self.gone[key.data] = message = error
-            yield key.data, message
+                if events & selectors.EVENT_WRITE:
+                    mailbox.flush()
+                    self._note_unsent(mailbox)
+                found = mailbox.receive() if events & selectors.EVENT_READ else []
+            except (EOFError, OSError) as ended:
+                error, found = ended, []
+                self._selector.unregister(mailbox.socket)
+            if mailbox.rank is None:
+                if error is not None:  # it died; the deadline decides
+                    self._unknown.discard(mailbox)
+                    mailbox.close()
+                if not found:
+                    continue
+                found[0] = self._add(found[0], mailbox)
+            rank = mailbox.rank
+            assert rank is not None
+            if error is not None:
+                self.gone[rank] = error
+            for message in found or [error]:
+                yield rank, message
         self._check_open()
-        for hello, connection in self._admit():
-            if self._replaces and hello.rank in self.hellos:
-                del self.hellos[hello.rank]
-                before = self._connections.pop(hello.rank)
-                if self.gone.pop(hello.rank, None) is None:
-                    self._selector.unregister(before)
-                before.close()
-            self._add(hello, connection)
-            yield hello.rank, hello
+
+    def _admit(self, listener: Listener) -> None:
+        try:
+            self.take_in(listener.admit())
+        except WorldError as error:
+            if not self._replaces:
+                raise
+            _log.warning("%s", error)  # the ranks that are there go on
+
+    def _add(self, hello: Hello, mailbox: Mailbox) -> Hello:
+        self._unknown.discard(mailbox)
+        rank = hello.rank
+        if rank is None:
+            rank, self._next_rank = self._next_rank, self._next_rank + 1
+        elif rank in self.hellos and self._replaces:
+            before = self._mailboxes.pop(rank)
+            if self.gone.pop(rank, None) is None:
+                self._selector.unregister(before.socket)
+            before.close()
+        elif rank in self.hellos or rank not in range(self._world_size):
+            raise WorldError(
+                f"process {hello.pid} reported as rank {rank}, and each of the ranks 0 to "
+                f"{self._world_size - 1} reports once; start one process for each rank"
+            )
+        # In a container of its own a rank has another number than here.
+        if (pid := process_at_other_end(mailbox.socket)) and pid != os.getpid():
+            hello = hello._replace(pid=pid, machine="")
+        hello = hello._replace(rank=rank, address=address_of_other_end(mailbox.socket))
+        if rank < self._world_size:
+            self.hellos[rank] = hello
+        mailbox.rank = rank
+        self._mailboxes[rank] = mailbox
+        return hello
 
     def _check_open(self) -> None:
         if self._selector.get_map() is None:  # it was closed by a callback, or by another thread
@@ -156,7 +188,7 @@ class Channel:
         Other messages that they send meanwhile are dropped, since their order has failed.
         """
         for rank, question in questions.items():
-            self.send(rank, question, seconds)
+            self.send(question, rank)
         answers: dict[int, Examined] = {}
         deadline = time.monotonic() + seconds
         while questions.keys() - answers.keys() - self.gone.keys():
@@ -166,30 +198,29 @@ class Channel:
             answers |= {r: m for r, m in heard if isinstance(m, Examined) and r in questions}
         return answers
 
-    def send(self, rank: int, message: Order | Examine, seconds: float) -> None:
-        """Send one rank a message; waits within its messages are limited to so many seconds.
+    def send(self, message: Any, *ranks: int) -> None:
+        """Send ranks one message; what they do not read at once is sent by `poll`.
 
-        A rank that is lost or frozen is noticed when its reply is received.
+        That a rank is gone is noticed when its reply is received.
         """
-        self._limit = 0.0
-        if rank in self.gone:
-            return
-        with contextlib.suppress(OSError):
-            bound_waits(self._connections[rank], seconds)
-            send(self._connections[rank], message)
+        data = encode(message)
+        for rank in ranks:
+            if rank in self._mailboxes and rank not in self.gone:
+                with contextlib.suppress(OSError):
+                    self._mailboxes[rank].send(data)
+                self._note_unsent(self._mailboxes[rank])
 
-    def order_all(self, orders: Sequence[Order], timeout: float) -> None:
-        """Send each rank its order, as `send` does."""
-        limit = timeout
-        for rank, connection in self._connections.items():
-            with contextlib.suppress(OSError):
-                if limit != self._limit:
-                    bound_waits(connection, limit)
-                try:
-                    send(connection, orders[rank])
-                except BlockingIOError:  # so this order fails, and no other rank may hold it up
-                    limit = min(timeout, _NEXT_SECONDS)
-        self._limit = limit
+    def _note_unsent(self, mailbox: Mailbox) -> None:
+        """Have the selector say when a rank reads, if messages wait for that."""
+        if mailbox.has_unsent != mailbox.is_writing:
+            mailbox.is_writing = mailbox.has_unsent
+            events = selectors.EVENT_READ | (mailbox.is_writing and selectors.EVENT_WRITE)
+            self._selector.modify(mailbox.socket, events, mailbox)
+
+    def has_delivered(self, rank: int) -> bool:
+        """Return whether the host of a rank has all that was sent to it, or no rank is there."""
+        there = rank in self._mailboxes and rank not in self.gone
+        return not there or self._mailboxes[rank].is_delivered
 
     def take(
         self, rank: int, message: Any, on_progress: OnProgress | None, on_note: OnNote | None
@@ -211,9 +242,9 @@ class Channel:
             waiting.append(rank)
         else:
             self._values[message.key] = message
-        while waiting and message.key in self._values:
-            with contextlib.suppress(OSError):  # a lost rank is noticed by its missing reply
-                send(self._connections[waiting.pop()], self._values[message.key])
+        if message.key in self._values:
+            self.send(self._values[message.key], *waiting)
+            waiting.clear()
 
     def forget_values(self) -> None:
         """Forget all published values, because the ranks are about to join another group."""
@@ -222,14 +253,12 @@ class Channel:
 
     def dismiss(self, exit_code: int) -> None:
         """Tell every rank that no more orders follow."""
-        for connection in self._connections.values():
-            with contextlib.suppress(OSError):  # a rank that is gone needs no dismissal
-                send(connection, Dismissal(exit_code))
+        self.send(Dismissal(exit_code), *self.hellos)
 
     def close(self) -> None:
         """Close all connections."""
         self._selector.close()
-        if self._listener is not None:
-            self._listener.close()
-        for connection in self._connections.values():
-            connection.close()
+        for listener in self._listeners:
+            listener.close()
+        for mailbox in (*self._unknown, *self._mailboxes.values()):
+            mailbox.close()

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from disteval.errors import WorldError
-from disteval.world.channel.connection import Address, bound_waits, keep_up, unix_address
+from disteval.world.channel.connection import Address, keep_up, unix_address
 from disteval.world.channel.handshake import Visitor
 from disteval.world.control_directory import opened
 
@@ -27,12 +27,12 @@ class Listener:
     Nobody keeps a rank waiting by connecting and then saying nothing, or too little.
 
     Args:
-        directory: The world's control directory.
-        host: The address to listen on. None listens in the control directory, for ranks of this
-            host alone.
         world_size: The number of ranks.
+        host: The address to listen on. None listens in a control directory, for ranks of this host
+            alone.
         port: The port at that address; 0 stands for any that is free.
-        key: The world's key; if it is empty, a new one is drawn.
+        key: The key of these ranks; if it is empty, a new one is drawn.
+        directory: The control directory, if there is one.
 
     Attributes:
         address: The address on which it listens, with the key.
@@ -42,7 +42,7 @@ class Listener:
     """
 
     def __init__(
-        self, directory: Path, host: str | None, world_size: int, port: int = 0, key: bytes = b""
+        self, world_size: int, host: str | None, port: int, key: bytes, directory: Path | None
     ) -> None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit != resource.RLIM_INFINITY and world_size > limit:  # before any rank is started
@@ -53,22 +53,20 @@ class Listener:
         self._key = key or secrets.token_bytes(32)
         self._most = world_size + _MOST_STRANGERS
         self._visitors: dict[Visitor, None] = {}  # the oldest first
-        self._listener = _listen(directory, host, port)
+        self._listener = _listen(host, port, directory)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         port = self._listener.getsockname()[1] if host else 0
-        self.address = Address(host, port, self._key, str(directory))
+        self.address = Address(host, port, self._key, str(directory or ""))
 
-    def admit(self, seconds: float) -> list[Connection]:
-        """Wait so long for something to arrive; return the connections proved to be of ranks.
-
-        The first message of such a connection has begun to arrive.
+    def admit(self) -> list[Connection]:
+        """Take what has arrived; return the connections that were proved to be of ranks.
 
         Raises:
             WorldError: This process can't open another connection.
         """
         admitted = []
-        for key, _ in self._selector.select(seconds):
+        for key, _ in self._selector.select(0.0):
             visitor: Visitor | None = key.data
             if visitor is None:
                 self._accept()
@@ -116,9 +114,7 @@ class Listener:
         self._forget(visitor)
         visitor.socket.setblocking(True)
         keep_up(visitor.socket)
-        connection = Connection(visitor.socket.detach())
-        bound_waits(connection, _VISIT_SECONDS)
-        return connection
+        return Connection(visitor.socket.detach())
 
     def _expel(self, visitor: Visitor) -> None:
         if visitor in self._visitors:
@@ -130,7 +126,7 @@ class Listener:
         self._selector.unregister(visitor.socket)
 
 
-def _listen(directory: Path, host: str | None, port: int) -> socket.socket:
+def _listen(host: str | None, port: int, directory: Path | None) -> socket.socket:
     if host is not None:
         try:
             listener = socket.create_server((host, port), backlog=socket.SOMAXCONN)
@@ -140,6 +136,7 @@ def _listen(directory: Path, host: str | None, port: int) -> socket.socket:
                 f"or address, or end the process that uses it"
             ) from error
     else:
+        assert directory is not None
         listener = socket.socket(socket.AF_UNIX)
         with opened(directory) as descriptor:
             listener.bind(unix_address(directory, descriptor))

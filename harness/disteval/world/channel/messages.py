@@ -33,16 +33,18 @@ MAX_NOTE_BYTES = 1 << 20
 """The largest note; a note describes an order's progress and does not carry data."""
 
 _ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the value
+_SMALL_BYTES = 1 << 16
 
 
 class Hello(NamedTuple):
     """The first message of a rank: its number, and the process and thread that it runs in.
 
     ``host`` is the name of its host, ``machine`` tells machines and namespaces apart where two
-    have one name, and ``directory`` holds the rank's files there. The leader adds the address.
+    have one name, and ``directory`` holds the rank's files there. The leader adds the address,
+    and gives a rank without a number one that no other rank has.
     """
 
-    rank: int
+    rank: int | None
     pid: int
     thread: int
     host: str = ""
@@ -140,22 +142,14 @@ class Dismissal(NamedTuple):
 
 
 class Join(NamedTuple):
-    """The first message of a rank that borrows leases, also when it has connected again.
+    """The rank wants to borrow leases.
 
     Attributes:
-        rank: The rank; None asks for a number that no rank has.
-        token: What tells this rank from another process with the same number.
-        host: The name of its host.
-        pid: Its process.
         settings: What must be equal on all ranks, by name.
         units: The number of units of the whole evaluation.
         record: What must be equal in the ledger, by name.
     """
 
-    rank: int | None
-    token: bytes
-    host: str
-    pid: int
     settings: Mapping[str, str]
     units: int
     record: Mapping[str, str]
@@ -266,7 +260,7 @@ class LeaseReport(NamedTuple):
         ranks: The number of ranks that took part.
         committed: The number of leases that count.
         resumed: The number of samples in leases that an earlier run had committed.
-        lost: The ranks that were lost, and how each was; one that came back is among them.
+        lost: The ranks that were lost, and how each was; one that went on later is among them.
         failed: The ranks that raised an exception, and which.
         repeated: The number of units that were evaluated once more than needed.
         copies: The number of leases that were lent to a second rank at the same time.
@@ -368,10 +362,15 @@ def pickled_error(error: Exception) -> bytes:
     return data
 
 
-def encode(message: Any) -> bytes:
-    """Return a message as `multiprocessing.connection.Connection` sends it, length first."""
+HEAD = struct.Struct("!i")
+"""What `multiprocessing.connection.Connection` sends before a message: its size in bytes."""
+
+
+def encode(message: Any) -> list[bytes]:
+    """Return a message as `Connection` sends it, in pieces so that a large one is not copied."""
     data = pickle.dumps(message, protocol=5)
-    return struct.pack("!i", len(data)) + data
+    head = HEAD.pack(len(data))
+    return [head + data] if len(data) < _SMALL_BYTES else [head, data]
 
 
 def send(connection: Connection, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The inbox in which a rank receives the messages of its leader."""
+"""A rank's end of the connection to its leader, or to a lender of leases."""
 
 from __future__ import annotations
 
@@ -11,22 +11,49 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn
 
+from disteval.host import this_machine
 from disteval.world.channel.connection import address_of_other_end, why_unreachable
-from disteval.world.channel.messages import Dismissal, Examine, Examined, receive, send
+from disteval.world.channel.messages import (
+    Dismissal,
+    Examine,
+    Examined,
+    Hello,
+    receive,
+    send,
+)
 
 _LAST_SECONDS = 2.0  # in which a rank that handles SIGTERM keeps what it has
 
 
-class Inbox:
-    """The inbox of a rank that is a thread of its leader's process."""
+class Link:
+    """Sends and receives the messages of a rank whose process does not depend on this leader.
+
+    The rank may be a thread of the leader's process, or have the leases of a lender alone.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def report(self, rank: int | None, directory: Path | str = "") -> Hello:
+        """Tell the leader who this is; `Hello` says what the arguments mean."""
+        host, machine = platform.node(), this_machine()
+        hello = Hello(rank, os.getpid(), threading.get_ident(), host, machine, str(directory))
+        self.send(hello)
+        return hello
+
+    def send(self, message: Any) -> None:
+        """Send a message; raise OSError if the leader is gone."""
+        send(self._connection, message)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next message; None if no message came in time, a dismissal if none can."""
+        """Return the next message; None if none came in time, a dismissal if no other can come."""
         try:
             if not self._connection.poll(timeout if timeout is None else max(timeout, 0)):
                 return None
@@ -38,15 +65,15 @@ class Inbox:
         """Take notice that a reply can't be sent; the next message is a dismissal then."""
 
 
-class WatchedInbox(Inbox):
-    """The inbox of a rank whose process ends as soon as the leader is gone, even when it hangs.
+class WatchedLink(Link):
+    """The end of a rank whose process ends as soon as the leader is gone, even when it hangs.
 
     The control directory stays: the rank may just have closed its own descriptor of the connection.
 
     Args:
         connection: The connection to the leader.
         on_lost: Called before the process ends.
-        answer: Answers what the leader asks about the ranks of this host, in the inbox's thread.
+        answer: Answers what the leader asks about the ranks of this host, in a thread.
     """
 
     def __init__(
@@ -63,11 +90,14 @@ class WatchedInbox(Inbox):
         threading.Thread(target=self._watch, daemon=True).start()
 
     def get(self, timeout: float | None = None) -> Any:
-        """See `Inbox.get`."""
+        """See `Link.get`."""
         try:
-            return self._messages.get(timeout=timeout if timeout is None else max(timeout, 0))
+            message = self._messages.get(timeout=timeout if timeout is None else max(timeout, 0))
         except queue.Empty:
             return None
+        if isinstance(message, Dismissal):  # it is not only for who waits at the moment
+            self._messages.put(message)
+        return message
 
     def _watch(self) -> None:
         """Receive messages in a thread of its own, to notice at once that the leader is gone."""
@@ -75,7 +105,7 @@ class WatchedInbox(Inbox):
             while True:
                 message = receive(self._connection)
                 if isinstance(message, Examine):
-                    send(self._connection, self._answer(message))
+                    self.send(self._answer(message))
                     continue
                 self._messages.put(message)
                 if isinstance(message, Dismissal):

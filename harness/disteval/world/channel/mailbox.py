@@ -1,4 +1,4 @@
-"""A connection of the lender to one rank, on which nothing waits."""
+"""A leader's connection to one rank, on which nothing waits."""
 
 from __future__ import annotations
 
@@ -6,31 +6,38 @@ import fcntl
 import os
 import pickle
 import socket
-import struct
 import termios
 from collections import deque
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from disteval.errors import describe_error
-from disteval.world.channel.messages import MAX_MESSAGE_BYTES
+from disteval.world.channel.messages import HEAD, MAX_MESSAGE_BYTES
 
-_READ_BYTES = 1 << 18
-_HEAD = struct.Struct("!i")
-_MOST_READS = 16  # for one rank, before others have their turn
+_FIRST_BYTES, _READ_BYTES = 1 << 12, 1 << 16
+_MOST_READS = 64  # of one rank, before others have their turn
 
 
 class Mailbox:
     """Sends and receives messages of one rank without ever waiting for it.
 
     Args:
-        connection: A connection that has passed the handshake; it is closed, and its socket kept.
+        connection: A connection whose other end has proved to be a rank; it is closed, and its
+            socket kept.
+
+    Attributes:
+        socket: The connection.
+        rank: The rank at the other end; None before its first message.
+        is_writing: Whether the selector says when the rank reads.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.socket = socket.socket(fileno=os.dup(connection.fileno()))
         connection.close()
         self.socket.setblocking(False)
+        self.rank: int | None = None
+        self.is_writing = False
         self._incoming = bytearray()
         self._outgoing: deque[memoryview] = deque()
 
@@ -53,12 +60,15 @@ class Mailbox:
         except OSError:
             return False
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: Sequence[bytes]) -> None:
         """Send an encoded message as far as the rank reads; the rest waits for `flush`.
 
         It is not copied: the result of an evaluation may be large, and may wait for many ranks.
+
+        Raises:
+            OSError: The rank is gone.
         """
-        self._outgoing.append(memoryview(data))
+        self._outgoing += map(memoryview, data)
         self.flush()
 
     def flush(self) -> None:
@@ -69,10 +79,11 @@ class Mailbox:
         """
         try:
             while self._outgoing:
-                sent = self.socket.send(self._outgoing[0][:_READ_BYTES])
-                self._outgoing[0] = self._outgoing[0][sent:]
-                if not self._outgoing[0]:
+                sent = self.socket.send(self._outgoing[0])
+                if sent == len(self._outgoing[0]):
                     self._outgoing.popleft()
+                else:
+                    self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
 
@@ -80,22 +91,23 @@ class Mailbox:
         """Return the messages that have arrived as a whole.
 
         Raises:
-            EOFError, OSError: The rank is gone.
-            ValueError: It sent something else than messages.
+            EOFError, OSError: The rank is gone, or sent something else than messages.
         """
         ended: Exception | None = None
-        for _ in range(_MOST_READS):
-            try:
-                data = self.socket.recv(_READ_BYTES)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                ended = error
-                break
-            if not data:
-                ended = EOFError("the connection was closed")
-                break
-            self._incoming += data
+        try:
+            size = _FIRST_BYTES
+            for _ in range(_MOST_READS):
+                data = self.socket.recv(size)
+                if not data:
+                    ended = EOFError("the connection was closed")
+                self._incoming += data
+                if len(data) < size:
+                    break
+                size = _READ_BYTES
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            ended = error
         found = self._messages()
         if ended is not None and not found:
             raise ended  # else it is found again when the messages were taken
@@ -107,17 +119,18 @@ class Mailbox:
 
     def _messages(self) -> list[Any]:
         found: list[Any] = []
-        while len(self._incoming) >= _HEAD.size:
-            (size,) = _HEAD.unpack_from(self._incoming)
+        while len(self._incoming) >= HEAD.size:
+            (size,) = HEAD.unpack_from(self._incoming)
             if not 0 <= size <= MAX_MESSAGE_BYTES:
-                raise ValueError(f"a message of {size} bytes; up to {MAX_MESSAGE_BYTES} are read")
-            end = _HEAD.size + size
+                raise ConnectionError(f"it sent a message of {size} bytes")
+            end = HEAD.size + size
             if len(self._incoming) < end:
                 break
-            data = bytes(self._incoming[_HEAD.size : end])
+            with memoryview(self._incoming) as data, data[HEAD.size : end] as body:
+                try:
+                    found.append(pickle.loads(body))
+                except Exception as error:  # of a rank with another release
+                    what = f"it sent bytes that are no message ({describe_error(error)})"
+                    raise ConnectionError(what) from error
             del self._incoming[:end]
-            try:
-                found.append(pickle.loads(data))
-            except Exception as error:  # of a rank with another release
-                raise ValueError(f"bytes that are no message ({describe_error(error)})") from error
         return found
