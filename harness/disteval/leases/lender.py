@@ -150,6 +150,7 @@ class Lender:
     def lose(self, rank: int, why: str, now: float) -> None:
         """Note that a rank is lost, or has ended before it could take part."""
         member = self._members.by_rank.get(rank)
+        self._members.coming.discard(rank)
         if self.outcome is None and member is None:
             self._members.note_absent(rank, why)
         elif self.outcome is None and member is not None and member.is_there:
@@ -191,6 +192,7 @@ class Lender:
             if member is not None:
                 self.lose(rank, "another process took its place", now)
             self._members.hellos[rank] = message
+            self._members.coming.add(rank)
         elif isinstance(message, Join):
             self._join(rank, message, now)
         elif member is not None:

@@ -80,6 +80,7 @@ class Members:
     Attributes:
         by_rank: The ranks that have taken part, by their numbers.
         hellos: What each rank has said of itself.
+        coming: The ranks that have reported, and have not joined yet.
         lost: The ranks that were lost, and how, as texts.
         failed: The ranks that raised an exception, the units at which, and the exceptions.
     """
@@ -89,6 +90,7 @@ class Members:
     ) -> None:
         self.by_rank: dict[int, Member] = {}
         self.hellos: dict[int, Hello] = {}
+        self.coming: set[int] = set()
         self._absent: set[int] = set()  # ranks that have ended before they could take part
         self.lost: list[str] = []
         self.failed: list[tuple[int, int | None, str]] = []
@@ -109,6 +111,7 @@ class Members:
         if before is not None and self._size > 1:  # the others of its group stay without leases
             member.failure = before.failure
         self.by_rank[rank] = member
+        self.coming.discard(rank)
         self._absent.discard(rank)
         self.on_event(Event("joined", rank, member.name))
         return member
@@ -177,6 +180,7 @@ class Members:
         known = {*range(self._expected or 0), *self.by_rank}
         benched = {each.rank for each in self if each.failure is not None}
         gone = {each.rank for each in self if not each.is_there} | self._absent
+        gone -= self.coming
         left = len(known - benched - gone) // self._size
         silent = [(each.silent_at, each.rank) for each in self if each.silent_at is not None]
         raised = [(range(at, at + 1), rank) for rank, at, _ in self.failed if at is not None]

@@ -33,7 +33,6 @@ _CONNECT_SECONDS = 10.0  # in which a host must answer, or is tried again
 _SILENT_SECONDS = 30  # after which a host that does not even answer TCP is out of reach
 _BUSY_SECONDS = 600  # for which a leader may not read a message that fills TCP's buffers
 _SMALL_BYTES = 1 << 16
-_LONGEST_MICROSECONDS = 10**15
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 _ADDRESS, _SOCKET = "address", "leader"
 
@@ -207,18 +206,6 @@ def _connect_unix(directory: Path) -> socket.socket:
         handle.close()
         raise
     return handle
-
-
-def bound_waits(connection: Connection, seconds: float) -> None:
-    """Limit how long sending and receiving wait for the next byte; 0 removes the limit.
-
-    They then raise BlockingIOError; within a message, the connection is of no further use.
-    """
-    microseconds = min(max(int(seconds * 1e6), seconds > 0), _LONGEST_MICROSECONDS)
-    limit = struct.pack("ll", *divmod(microseconds, 1_000_000))
-    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
-        for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            handle.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
 def process_at_other_end(connection: Connection | socket.socket) -> int:
