@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -14,10 +15,12 @@ import pytest
 from disteval import Leases, RankError, Task, UsageError, evaluate, predict_all
 from disteval.data import ShardedStream
 from disteval.evaluation.borrowed import run_leases
-from disteval.leases import Lender
 from disteval.metrics import Mean
 from disteval.world import World
+from disteval.world.channel.connection import connect
+from disteval.world.channel.link import Link
 
+from suites.helpers.lost_ranks import lend
 from suites.helpers.processes import wait_for
 from suites.helpers.thread_world import run_ranks, values
 from suites.mutants.sockets import Sockets
@@ -95,9 +98,12 @@ def test_ranks_that_join_a_lender_are_compared_whoever_is_first(
             samples=SAMPLES[:: -1 if number and differs == "samples" else 1],
             metrics={"mean": Mean()}, batch_size=4, update=first,
         )  # fmt: skip
-        return run_leases(task, lender.address, number, progress=lambda *_: is_refused.wait(30))
+        with closing(Link(connect(tmp_path))) as link:
+            link.report(number)
+            return run_leases(task, link, progress=lambda *_: is_refused.wait(30))
 
-    with Lender(None, tmp_path, expected=2) as lender, ThreadPoolExecutor() as threads:
+    lender, thread = lend(None, tmp_path, expected=2)
+    with thread, ThreadPoolExecutor() as threads:
         waiting = threads.submit(rank, earlier)
         assert wait_for(lambda: lender.report.ranks == 1)
         other = threads.submit(rank, 1 - earlier)

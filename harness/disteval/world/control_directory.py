@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -56,13 +56,17 @@ def folder(local: bool = False) -> Path:
     return Path(base or tempfile.gettempdir()).absolute() / f"disteval-{os.geteuid()}"
 
 
-def create(name: str = "", local: bool = False) -> ControlDirectory:
+def create(
+    name: str = "", local: bool = False, keep: Callable[[Path], None] | None = None
+) -> ControlDirectory:
     """Make and lock an empty control directory in `folder`.
 
     Args:
         name: The name under which ranks that somebody else has started look for it. A directory
             that a dead leader has left there is removed. Empty stands for a name of its own.
         local: As for `folder`.
+        keep: Called with the path before the directory is made, so that whoever is to remove it
+            after this process knows it, whenever that is killed.
 
     Raises:
         WorldError: Another leader uses that name, or no private directory can be made.
@@ -72,6 +76,8 @@ def create(name: str = "", local: bool = False) -> ControlDirectory:
         # A sweep or another leader's end may remove either directory at any moment.
         with suppress(FileNotFoundError):
             _make_folder(path.parent)
+            if keep is not None:
+                keep(path)
             _make(path)
             if made := _take(path):
                 return made

@@ -208,17 +208,16 @@ def _connect_unix(directory: Path) -> socket.socket:
     return handle
 
 
-def process_at_other_end(connection: Connection | socket.socket) -> int:
+def process_at_other_end(connection: socket.socket) -> int:
     """Return the process id of the other end, as this process's pid namespace counts.
 
     It is 0 where that is not known: over TCP, on other systems than Linux, and where that process
     can't be seen from here.
     """
-    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
-        if handle.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-            return 0
-        found = handle.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
-        return int(struct.unpack("iII", found)[0])
+    if connection.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return 0
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+    return int(struct.unpack("iII", found)[0])
 
 
 def why_unreachable(error: Exception, host: str) -> str:
@@ -235,10 +234,9 @@ def why_unreachable(error: Exception, host: str) -> str:
     return f"its host, {host}, did not answer for {_SILENT_SECONDS} s: {error.strerror}"
 
 
-def address_of_other_end(connection: Connection | socket.socket) -> str:
+def address_of_other_end(connection: socket.socket) -> str:
     """Return the address from which the other end has connected; nothing for a Unix socket."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as handle:
-        return "" if handle.family == socket.AF_UNIX else str(handle.getpeername()[0])
+    return "" if connection.family == socket.AF_UNIX else str(connection.getpeername()[0])
 
 
 def keep_up(handle: socket.socket) -> None:

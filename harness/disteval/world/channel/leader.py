@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import selectors
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -99,11 +99,15 @@ class Channel:
         return len(self.hellos) == self._world_size
 
     def take_in(self, connections: Sequence[Connection]) -> None:
-        """Take connections whose other ends are ranks, which have not reported yet."""
+        """Take connections whose other ends are ranks of this process, and close the originals."""
         for connection in connections:
-            mailbox = Mailbox(connection)
-            self._unknown.add(mailbox)
-            self._selector.register(mailbox.socket, selectors.EVENT_READ, mailbox)
+            self._take_in(socket.socket(fileno=os.dup(connection.fileno())))
+            connection.close()
+
+    def _take_in(self, connection: socket.socket) -> None:
+        mailbox = Mailbox(connection)
+        self._unknown.add(mailbox)
+        self._selector.register(connection, selectors.EVENT_READ, mailbox)
 
     def poll(self, seconds: float) -> Iterator[tuple[int, Any]]:
         """Wait so long for messages, and yield each with its rank.
@@ -122,11 +126,13 @@ class Channel:
             if mailbox.rank is not None and self._mailboxes[mailbox.rank] is not mailbox:
                 continue  # it was replaced meanwhile
             error: Exception | None = None
+            if events & selectors.EVENT_WRITE:
+                mailbox.flush()
+                self._note_unsent(mailbox)
             try:
-                if events & selectors.EVENT_WRITE:
-                    mailbox.flush()
-                    self._note_unsent(mailbox)
                 found = mailbox.receive() if events & selectors.EVENT_READ else []
+                if mailbox.rank is None and found:
+                    found[0] = _complete(found[0], mailbox.socket)
             except (EOFError, OSError) as ended:
                 error, found = ended, []
                 self._selector.unregister(mailbox.socket)
@@ -147,7 +153,8 @@ class Channel:
 
     def _admit(self, listener: Listener) -> None:
         try:
-            self.take_in(listener.admit())
+            for connection in listener.admit():
+                self._take_in(connection)
         except WorldError as error:
             if not self._replaces:
                 raise
@@ -168,10 +175,7 @@ class Channel:
                 f"process {hello.pid} reported as rank {rank}, and each of the ranks 0 to "
                 f"{self._world_size - 1} reports once; start one process for each rank"
             )
-        # In a container of its own a rank has another number than here.
-        if (pid := process_at_other_end(mailbox.socket)) and pid != os.getpid():
-            hello = hello._replace(pid=pid, machine="")
-        hello = hello._replace(rank=rank, address=address_of_other_end(mailbox.socket))
+        hello = hello._replace(rank=rank)
         if rank < self._world_size:
             self.hellos[rank] = hello
         mailbox.rank = rank
@@ -206,8 +210,7 @@ class Channel:
         data = encode(message)
         for rank in ranks:
             if rank in self._mailboxes and rank not in self.gone:
-                with contextlib.suppress(OSError):
-                    self._mailboxes[rank].send(data)
+                self._mailboxes[rank].send(data)
                 self._note_unsent(self._mailboxes[rank])
 
     def _note_unsent(self, mailbox: Mailbox) -> None:
@@ -262,3 +265,17 @@ class Channel:
             listener.close()
         for mailbox in (*self._unknown, *self._mailboxes.values()):
             mailbox.close()
+
+
+def _complete(message: Any, connection: socket.socket) -> Hello:
+    """Add to the first message of a rank what its connection tells.
+
+    Raises:
+        OSError: It is another message, or the rank is gone.
+    """
+    if not isinstance(message, Hello):
+        raise ConnectionError("it sent another message before its Hello")
+    hello = message._replace(address=address_of_other_end(connection))
+    # In a container of its own a rank has another number than here.
+    pid = process_at_other_end(connection)
+    return hello._replace(pid=pid, machine="") if pid and pid != os.getpid() else hello

@@ -6,6 +6,7 @@ import os
 import platform
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -85,7 +86,8 @@ class WatchedLink(Link):
         super().__init__(connection)
         self._on_lost = on_lost
         self._answer = answer
-        self._leader = address_of_other_end(connection)
+        with socket.socket(fileno=os.dup(connection.fileno())) as handle:
+            self._leader = address_of_other_end(handle)
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._watch, daemon=True).start()
 

@@ -8,8 +8,8 @@ import secrets
 import selectors
 import socket
 import time
+from collections.abc import Iterator
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from disteval.errors import WorldError
@@ -59,13 +59,12 @@ class Listener:
         port = self._listener.getsockname()[1] if host else 0
         self.address = Address(host, port, self._key, str(directory or ""))
 
-    def admit(self) -> list[Connection]:
-        """Take what has arrived; return the connections that were proved to be of ranks.
+    def admit(self) -> Iterator[socket.socket]:
+        """Take what has arrived, and yield the connections that were proved to be of ranks.
 
         Raises:
             WorldError: This process can't open another connection.
         """
-        admitted = []
         for key, _ in self._selector.select(0.0):
             visitor: Visitor | None = key.data
             if visitor is None:
@@ -73,13 +72,12 @@ class Listener:
                 continue
             try:
                 if visitor.is_rank():
-                    admitted.append(self._release(visitor))
+                    yield self._release(visitor)
             except (AuthenticationError, EOFError, OSError):
                 self._expel(visitor)
         now = time.monotonic()
         for visitor in [one for one in self._visitors if one.deadline < now]:
             self._expel(visitor)
-        return admitted
 
     def fileno(self) -> int:
         """Return the descriptor that can be read when `admit` has something to do."""
@@ -110,11 +108,10 @@ class Listener:
             # A rank is done in a moment, so the oldest is not one.
             self._expel(next(iter(self._visitors)))
 
-    def _release(self, visitor: Visitor) -> Connection:
+    def _release(self, visitor: Visitor) -> socket.socket:
         self._forget(visitor)
-        visitor.socket.setblocking(True)
         keep_up(visitor.socket)
-        return Connection(visitor.socket.detach())
+        return visitor.socket
 
     def _expel(self, visitor: Visitor) -> None:
         if visitor in self._visitors:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import pickle
 import socket
 import termios
 from collections import deque
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 from disteval.errors import describe_error
@@ -23,23 +21,22 @@ class Mailbox:
     """Sends and receives messages of one rank without ever waiting for it.
 
     Args:
-        connection: A connection whose other end has proved to be a rank; it is closed, and its
-            socket kept.
+        connection: A connection whose other end has proved to be a rank.
 
     Attributes:
-        socket: The connection.
+        socket: The same.
         rank: The rank at the other end; None before its first message.
         is_writing: Whether the selector says when the rank reads.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self.socket = socket.socket(fileno=os.dup(connection.fileno()))
-        connection.close()
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
         self.socket.setblocking(False)
         self.rank: int | None = None
         self.is_writing = False
         self._incoming = bytearray()
         self._outgoing: deque[memoryview] = deque()
+        self._broken: OSError | None = None  # why nothing can be sent
 
     @property
     def has_unsent(self) -> bool:
@@ -64,19 +61,13 @@ class Mailbox:
         """Send an encoded message as far as the rank reads; the rest waits for `flush`.
 
         It is not copied: the result of an evaluation may be large, and may wait for many ranks.
-
-        Raises:
-            OSError: The rank is gone.
+        That the rank is gone is noticed when it is received from.
         """
         self._outgoing += map(memoryview, data)
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the rank reads.
-
-        Raises:
-            OSError: The rank is gone.
-        """
+        """Send what waits, as far as the rank reads."""
         try:
             while self._outgoing:
                 sent = self.socket.send(self._outgoing[0])
@@ -86,6 +77,9 @@ class Mailbox:
                     self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
+        except OSError as error:  # what it has sent before may still be received
+            self._broken = self._broken or error
+            self._outgoing.clear()
 
     def receive(self) -> list[Any]:
         """Return the messages that have arrived as a whole.
@@ -110,7 +104,7 @@ class Mailbox:
             ended = error
         found = self._messages()
         if ended is not None and not found:
-            raise ended  # else it is found again when the messages were taken
+            raise self._broken or ended  # else it is found again when the messages were taken
         return found
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class Launcher(ABC):
 
     def directory(self) -> ControlDirectory:
         """Create the world's control directory, private to this user."""
-        return create()
+        return create(keep=self.processes.keep)
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
         """Check that this launcher can start the ranks of a backend; called before the others.

@@ -175,8 +175,8 @@ def _start(ray: Any) -> None:
     with interrupted_later():
         _processes = Processes()
         # A short name, since the paths of Ray's sockets have at most 107 characters.
-        _directory = control_directory.create(f"ray-{secrets.token_hex(3)}")
-        _processes.keep(_directory.path)
+        name = f"ray-{secrets.token_hex(3)}"
+        _directory = control_directory.create(name, keep=_processes.keep)
     _make_token(_directory.path)
     address, output = _directory.path / "address", _directory.path / "output"
     command = [sys.executable, "-c", _HEAD, import_path(), str(_directory.path)]
