@@ -105,9 +105,6 @@ def header(kind: bytes, size: int) -> bytes:
     return member.tobuf(tarfile.USTAR_FORMAT)
 
 
-PAX = header(tarfile.XHDTYPE, 512) + b"11 path=ab\n".ljust(512, b"\0")
-
-
 def gzip(data: bytes, then: bytes = b"") -> bytes:
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(data)
@@ -120,22 +117,14 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
         (gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999), "unpacked"),
         (gzip(tar("folder/file", bytes(1 << 17)))[:100], "unpacked"),
         (gzip(tar("folder/a\0b", b"x")), "can't be unpacked"),
-        (gzip(tar("folder/file", bytes(1 << 17))), "65536 bytes"),
-        # tarfile reads each of these headers whole, and keeps what it says of each file.
-        (gzip(header(tarfile.XHDTYPE, 1 << 30)), "1073741824"),
-        (gzip(header(tarfile.GNUTYPE_LONGNAME, 1 << 30)), "1073741824"),
-        (gzip(PAX * 2000), "recursion"),
-        (gzip(header(tarfile.REGTYPE, 0) * 2000), "1000 files"),
         (gzip(header(tarfile.SYMTYPE, 0)), "neither a file"),
         (gzip(header(tarfile.LNKTYPE, 0)), "neither a file"),
         (gzip(header(tarfile.FIFOTYPE, 0)), "neither a file"),
     ],
 )
 def test_an_archive_that_is_wrong_inside_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
+    tmp_path: Path, data: bytes, message: str
 ) -> None:
-    if message == "65536 bytes":
-        monkeypatch.setattr(download, "MAX_UNPACKED_BYTES", 1 << 16)
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
     with answering(HEAD, data) as url, pytest.raises(DataError, match=message):
         download.fetch_archive(url, md5, tmp_path, "folder")

@@ -31,7 +31,7 @@ from disteval.data.digests import (
     plain,
     snapshot,
 )
-from disteval.errors import UsageError
+from disteval.errors import SampleError, UsageError
 
 SWITCH = "DISTEVAL_DIGEST"
 DRAWN = 32
@@ -298,7 +298,7 @@ class Look:
             which = "a sample" if error.place is None else _named(int(read[error.place]))
             self.why_not = f"{which} holds {error}"
         except Exception as error:  # whoever evaluates this sample tells of it
-            self.why_not = f"a sample could not be read: {type(error).__name__}"
+            self.why_not = _unread(error)
 
     @property
     def count(self) -> int:
@@ -353,7 +353,7 @@ class Look:
             try:
                 is_other = (self._samples.digests(self.numbers) != self._some).any()
             except Exception as error:  # ranks wait for this one
-                self.why_not = f"a sample could not be read: {type(error).__name__}"
+                self.why_not = _unread(error)
                 return
             if is_other:
                 self.why_not = RANDOM
@@ -392,6 +392,11 @@ def differing(number: int | None, ranks: Sequence[int]) -> UsageError:
         f"same samples, of one revision and with the same labels, in the same order, for example "
         f"of sorted file names. Set {SWITCH}=off if they differ in nothing that counts"
     )
+
+
+def _unread(error: Exception) -> str:
+    is_named = isinstance(error, SampleError)
+    return str(error) if is_named else f"a sample could not be read: {type(error).__name__}"
 
 
 def _named(number: int) -> str:

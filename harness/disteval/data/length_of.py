@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count, check_flag, is_count
+from disteval.data.digests import digest_of
 from disteval.errors import SampleError, UsageError, describe_error
 
 Measure = str | Callable[[Any], int] | None
@@ -69,7 +69,11 @@ class ByLength:
 
     def __str__(self) -> str:
         """Return a text that is the same on every rank if the values are."""
-        length = length_setting(self.length)
+        length = repr(self.length)
+        if callable(self.length):
+            length = "a function"
+        elif not isinstance(self.length, str | None):
+            length = f"an array (digest {digest_of(np.asarray(self.length)).hex()})"
         return f"ByLength(length={length}, max_tokens={self.max_tokens}, sort={self.sort})"
 
 
@@ -134,14 +138,3 @@ def length_of_sample(sample: Any, number: int, length: Measure) -> int:
         raise UsageError(f"sample {number}: {error}") from error
     except Exception as error:
         raise SampleError(number, f"has no length: {describe_error(error)}") from error
-
-
-def length_setting(length: Length) -> str:
-    """Return a short text about ``length`` that is the same on every rank if ``length`` is."""
-    if isinstance(length, str | None):
-        return repr(length)
-    if callable(length):
-        return "a function"
-    array = np.ascontiguousarray(np.asarray(length))
-    checksum = 0 if array.dtype.hasobject else zlib.crc32(array.data)
-    return f"{array.dtype} of shape {array.shape} with the CRC-32 {checksum:08x}"

@@ -27,7 +27,7 @@ from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
 Read = Callable[[Picked], Batch]
-"""A function that reads the samples of a batch. With workers, it must not reuse its arrays."""
+"""A function that reads the samples of a batch, into arrays of its own."""
 
 
 class Sized(Held, Protocol):
@@ -36,12 +36,8 @@ class Sized(Held, Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
-    def reader(self, reuse: bool) -> Read:
-        """Return what reads batches; it can be pickled if the samples can.
-
-        Args:
-            reuse: Whether the memory of a batch may be used again for the next one.
-        """
+    def reader(self) -> Read:
+        """Return what reads batches; it can be pickled if the samples can."""
         ...
 
 
@@ -61,7 +57,7 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
     """
     _refuse(samples)
     if hasattr(samples, "images") and hasattr(samples, "labels"):
-        return Pictures(samples, collate)
+        return Columns(_checked_pictures(samples), collate)
     if isinstance(samples, tuple | Mapping) or _is_array(samples):
         return Columns(samples, collate)
     if is_stream(samples):
@@ -125,7 +121,7 @@ class Columns:
         """Return a field of all samples, or None if there is no such field."""
         return self._columns.get(name)
 
-    def reader(self, reuse: bool) -> Read:
+    def reader(self) -> Read:
         """Return what takes rows of every array, or collates samples, see `Sized`."""
         return Items(self, self._collate) if self._collate else self._read
 
@@ -152,43 +148,6 @@ class Columns:
         if issubclass(self._kind, Mapping):
             return dict(zip(self._columns, fields, strict=True))
         return tuple(fields) if issubclass(self._kind, tuple) else fields[0]
-
-
-class Pictures(Columns):
-    """Anything with ``images`` and ``labels``, such as an `ArrayDataset`.
-
-    Args:
-        dataset: The pictures, which are read into one buffer, without any other copy.
-        collate: See `Columns`.
-
-    Raises:
-        UsageError: The images are not uint8, or labels do not fit them.
-    """
-
-    def __init__(self, dataset: Any, collate: Collate | None = None) -> None:
-        self._images, self._labels = _checked_pictures(dataset)
-        super().__init__((self._images, self._labels), collate)
-        self._buffer: Any = None
-
-    def reader(self, reuse: bool) -> Read:
-        """Return what reads pictures, into one buffer if that may be used again, see `Sized`."""
-        return self._reread if reuse and self._collate is None else super().reader(reuse)
-
-    def _reread(self, picked: Picked) -> Batch:
-        indices, count, rows, unit = picked
-        read = len(indices)
-        if self._buffer is None or len(self._buffer) < rows:
-            self._buffer = np.zeros((rows, *self._images.shape[1:]), dtype=np.uint8)
-        images = self._buffer[:rows]
-        np.take(self._images, indices, axis=0, out=images[:read])
-        images[read:] = images[read - 1]
-        filled = (images, self._labels[indices])
-        real = filled
-        if count < rows:
-            real = (images[:count], self._labels[indices[:count]])
-        ids = indices[:count]
-        contents = total_of_rows(ids, real)
-        return Batch(ids, filled, real, rows, contents, picked.filled_up, unit, read)
 
 
 class Items:
@@ -226,7 +185,7 @@ class Items:
         """Return how many bytes all samples take in memory if they are a list, judged by some."""
         return _bytes_held(self.items, some)
 
-    def reader(self, reuse: bool) -> Read:
+    def reader(self) -> Read:
         """Return what reads and collates samples, see `Sized`."""
         return self
 

@@ -156,7 +156,7 @@ class Indexed:
         self._samples, self._form, self._backend = samples, form, backend
         self._length = len(samples)
         self.size = self._length if form.limit is None else min(self._length, form.limit)
-        self._loader = Loader(samples.reader(reuse=not form.workers), form.workers)
+        self._loader = Loader(samples.reader(), form.workers)
         self._lengths: npt.NDArray[np.int64] | None = None
         self.by_cost = form.by_length is not None
         self.units: int | None = None

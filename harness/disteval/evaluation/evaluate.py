@@ -81,8 +81,7 @@ def evaluate(
         predict: The model. It gets a batch, or the first field of a batch that is a tuple, and
             returns one row for each sample, in an array, or in a tuple or dict of arrays. A
             parameter named ``ids`` gets the number of the sample in each row, int64 of shape (N,),
-            by which it can draw random numbers, see `disteval.seeds`. The array of an
-            `ArrayDataset` that it is given is reused for the next batch.
+            by which it can draw random numbers, see `disteval.seeds`.
         samples: All samples, the same on every rank.
         metrics: Metrics by name. They are reset first; then each gets ``add`` for every batch, and
             computes over ``backend``.

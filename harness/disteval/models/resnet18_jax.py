@@ -173,5 +173,4 @@ def make_predict(
     def forward(held: Any, images: jax.Array) -> jax.Array:
         return model.apply(held, preprocess(images).transpose(0, 2, 3, 1).astype(dtype))
 
-    # A copy: the caller reuses the array for the next batch, and JAX may not have read it by then.
-    return lambda images: forward(held, jax.device_put(images.copy(), target))
+    return lambda images: forward(held, jax.device_put(images, target))
