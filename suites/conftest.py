@@ -156,8 +156,9 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect worlds that nobody asked for, and what uses no ranks of a launcher.
 
     ``--backend`` asks, or a session by what it requires; ``--world-size`` is enough where a test
-    names more sizes by ``world_sizes``. A world of one thread shows no more than ``non_dist``. On
-    ranks that a launcher has started, tests that use no ranks would run on rank 0 alone.
+    names more sizes by ``world_sizes``, and no test gets more ranks than that. A world of one
+    thread shows no more than ``non_dist``. On ranks that a launcher has started, tests that use no
+    ranks would run on rank 0 alone.
     """
     outer, every = detect_outer_world(), list_all_backends()
     default = OVER.get(outer.launcher, every) if outer else every
@@ -170,7 +171,8 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         if (backend, size) == ("threads", 1) and "non_dist" in kept:
             return True
         named = {size for one in item.iter_markers("world_sizes") for size in one.args}
-        return backend not in kept or (bool(named & sizes) and size not in sizes)
+        is_larger = bool(sizes and size) and size > max(sizes)
+        return backend not in kept or is_larger or (bool(named & sizes) and size not in sizes)
 
     out = [item for item in items if is_out(item)]
     items[:] = [item for item in items if not is_out(item)]
