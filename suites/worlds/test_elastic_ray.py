@@ -6,12 +6,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
-from disteval.cli.elastic_options import Elastic
-from disteval.cli.eval_elastic import lend
-from disteval.cli.eval_in_step import Starter
+from disteval.cli.eval_world import Elastic, Leader
 from disteval.cli.job import EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.world import RayLauncher, World
@@ -49,14 +47,14 @@ def cluster() -> Iterator[Cluster]:
             nodes.close()
 
 
-@dataclass(frozen=True)
-class Watched(Starter):
+@dataclass
+class Watched(Leader):
     """Starts ranks on Ray, and remembers their world and its launcher."""
 
-    worlds: list[World]
+    worlds: list[World] = field(default_factory=list)
 
-    def elastic_world(self, size: int) -> World:
-        self.worlds.append(super().elastic_world(size))
+    def world(self, size: int) -> World:
+        self.worlds.append(super().world(size))
         return self.worlds[-1]
 
     def hosts(self) -> dict[int, str]:
@@ -68,7 +66,9 @@ class Watched(Starter):
 
 @needs("ray")
 def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
-    start = Watched(2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, None, [])
+    elastic = Elastic(None, join=False, ranks_per_lease=1)
+    job = EvalJob(NamedTask(TASK), "none", None, None, None)
+    start = Watched(job, 2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, None, elastic)
     done: list[str] = []
     pids: set[int] = set()
 
@@ -97,9 +97,8 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
 
     thread = threading.Thread(target=upset)
     thread.start()
-    job = EvalJob(NamedTask(TASK), "none", None, None, None)
     begin = time.monotonic()
-    report = lend(start, job, Elastic(None, join=False, ranks_per_lease=1))
+    report = start.evaluate()
     thread.join()
     assert len(done) == 2, f"{done} after {time.monotonic() - begin:.0f} s"
     assert judge(report, right()) == ""

@@ -14,13 +14,11 @@ import click
 from click.core import ParameterSource
 
 from disteval.arguments import check_count, check_output_file, check_output_folder
-from disteval.cli.alone_rank import NO_BACKEND
 from disteval.cli.completion import complete_backend, complete_task
-from disteval.cli.elastic_options import Elastic, check_elastic, elastic_options
-from disteval.cli.eval_in_step import Starter, evaluate_in_step
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.cli.eval_table import print_evaluation
-from disteval.cli.job import EvalJob, TaskSource
+from disteval.cli.eval_world import Elastic, Leader
+from disteval.cli.job import NO_BACKEND, EvalJob, TaskSource
 from disteval.cli.named_task import NamedTask, check_name
 from disteval.cli.options import (
     OutputPath,
@@ -53,6 +51,7 @@ from disteval.world import (
     follow,
     share_cores,
 )
+from disteval.world.bootstrap import has_named_leader
 from disteval.world.launchers import get_launcher
 from disteval.world.launchers.local import prepare_ranks
 
@@ -143,7 +142,23 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
     "--expect-digest", callback=_checked_digest, metavar="DIGEST",
     help="The digest of the samples; others are refused after the evaluation.",
 )  # fmt: skip
-@elastic_options
+@click.option(
+    "--elastic", is_flag=True,
+    help="Lend batches to ranks, which need no backend, and go on when some are lost.",
+)  # fmt: skip
+@click.option(
+    "--ledger", type=OutputPath(check_output_folder), metavar="DIR",
+    help="Keep in this folder what ranks have finished; the next run goes on from there. "
+    "Implies --elastic.",
+)  # fmt: skip
+@click.option(
+    "--join", is_flag=True,
+    help="Help the evaluation that runs with the same --ledger or DISTEVAL_LEADER.",
+)  # fmt: skip
+@click.option(
+    "--ranks-per-lease", type=click.IntRange(min=1), default=1, metavar="G",
+    help="The number of consecutive ranks that evaluate a lease together.",
+)  # fmt: skip
 @json_option
 @html_option()
 @timeout_option(
@@ -215,8 +230,7 @@ def eval_command(
         target = _target(predictions.absolute(), predictions_format, overwrite)
     options = None
     if elastic or join or ledger is not None:
-        options = check_elastic(ledger, join, ranks_per_lease)
-        backend = NO_BACKEND
+        options, backend = _elastic(ledger, join, ranks_per_lease), NO_BACKEND
     outer = detect_outer_world()
     if outer is not None:
         share_cores(outer, threads)
@@ -239,14 +253,10 @@ def eval_command(
     gpus = launcher == "ray" and device == "cuda"
     starter = RayLauncher(gpus_per_worker=1) if gpus else launcher
     shown = progress and not is_quiet()
-    start = Starter(size, starter, outer, timeout, threads, shown, trace_folder(trace))
     job = EvalJob(source, backend, batch_size, limit, target)
-    if options is None:
-        report = evaluate_in_step(start, job)
-    else:
-        from disteval.cli.eval_elastic import lend  # not needed without leases
-
-        report = lend(start, job, options)
+    report = Leader(
+        job, size, starter, outer, timeout, threads, shown, trace_folder(trace), options
+    ).evaluate()
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
     if expect_digest is not None and report["digest"] != expect_digest:
@@ -309,6 +319,21 @@ def _refuse_options_of_resnet18(task: str) -> None:
         )
 
 
+def _elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elastic:
+    """Return the options of ranks that may be lost, unless they contradict each other."""
+    if _is_given("backend"):
+        raise UsageError(
+            "--backend with --elastic: leases need no backend; leave it out, and say with "
+            "--launcher how the ranks are started"
+        )
+    if join and ledger is None and not has_named_leader():
+        raise UsageError(
+            "--join needs the evaluation to help: add its --ledger DIR, or set DISTEVAL_LEADER and "
+            "DISTEVAL_KEY_FILE as there"
+        )
+    return Elastic(ledger, join, ranks_per_lease)
+
+
 def _check_outer(
     outer: OuterWorld, world_size: int | None, launcher: str | None, download: bool
 ) -> None:
@@ -335,18 +360,17 @@ def _world_size(
     elastic: Elastic | None,
 ) -> int:
     cls = None if elastic is not None else get_backend_class(backend)
-    if outer is not None:
-        size = outer.world_size
-    elif asked is not None:
-        size = asked
-    elif elastic is not None:
-        size = elastic.ranks_per_lease if elastic.join else DEFAULT_WORLD_SIZE
-    else:
-        size = DEFAULT_WORLD_SIZE if cls is None or cls.capabilities.multi_rank else 1
+    usual = elastic.ranks_per_lease if elastic is not None and elastic.join else DEFAULT_WORLD_SIZE
+    if cls is not None and not cls.capabilities.multi_rank:
+        usual = 1
+    size = outer.world_size if outer is not None else usual if asked is None else asked
     if cls is None:
         check_count("--world-size", size)
     else:
         check_world_size(cls, size)
-    if elastic is not None:
-        elastic.check_groups(size)
+    if elastic is not None and size % elastic.ranks_per_lease:
+        raise UsageError(
+            f"{size} ranks are not whole groups of --ranks-per-lease {elastic.ranks_per_lease}; "
+            f"use a multiple of it as --world-size"
+        )
     return size

@@ -6,17 +6,27 @@ import copy
 import os
 import platform
 import signal
+import socket
 import sys
 import threading
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 from disteval import traces
 from disteval.contract import BaseDistBackend
 from disteval.data.predictions import Predictions
+from disteval.errors import UsageError
 from disteval.evaluation import Evaluation, Task
 from disteval.extras import DISTRIBUTION, installed_version
 from disteval.world import report_progress
+from disteval.world.channel.connection import Address, connect
+from disteval.world.channel.link import Link
+from disteval.world.rank import current_rank
+
+NO_BACKEND = "none"
+"""The name of the backend in the report of an evaluation that needs none."""
 
 _REPORTED = (
     DISTRIBUTION, "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
@@ -30,6 +40,105 @@ _IMPORTED = {
     "torchmetrics": "torchmetrics", "torchvision": "torchvision", "transformers": "transformers",
 }  # fmt: skip
 """The packages that are reported if the task has imported their modules."""
+
+
+@dataclass(frozen=True)
+class LeaseGroup:
+    """The ranks that evaluate a lease together, with a model that spans them.
+
+    Attributes:
+        number: The number of the group.
+        rank: The number of this rank in the group, from 0 up.
+        size: The number of ranks of the group.
+        path: A private folder, empty at first, where the ranks of the group can meet; they are on
+            one host.
+    """
+
+    number: int
+    rank: int
+    size: int
+    path: Path
+
+
+class AloneRank(BaseDistBackend):
+    """The backend of a rank that is in no group of a backend: it has a number, and no collective.
+
+    Attributes:
+        group: The ranks that evaluate a lease together.
+    """
+
+    def __init__(self, rank: int, world_size: int, group: LeaseGroup) -> None:
+        self._rank, self._world_size = rank, world_size
+        self.group = group
+
+    @property
+    def is_initialized(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank, such as to choose a GPU."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks that were started together."""
+        return self._world_size
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        """Refuse."""
+        _refuse()
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        """Refuse."""
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise UsageError(
+        "with --elastic a rank is in no group, because the others may be lost at any time; leave "
+        "the collectives out of the task, or leave --elastic out"
+    )
+
+
+@dataclass(frozen=True)
+class Borrowing:
+    """How ranks borrow leases.
+
+    Attributes:
+        lender: The address of somebody else's leader, who gives these ranks other numbers; None if
+            their own leader lends.
+        world_size: The number of ranks that were started together.
+        ranks_per_lease: The number of ranks that evaluate a lease together.
+        groups: A private folder, in which groups meet.
+    """
+
+    lender: Address | None
+    world_size: int
+    ranks_per_lease: int
+    groups: Path
+
+    def backend(self, rank: int) -> AloneRank:
+        """Return the backend of a rank, for whose group the first of its ranks makes a folder.
+
+        Raises:
+            UsageError: The folder of all groups is on another host.
+        """
+        number, place = divmod(rank, self.ranks_per_lease)
+        path = self.groups / f"group-{number}"
+        if self.ranks_per_lease > 1:
+            if not self.groups.is_dir():
+                raise UsageError(
+                    f"rank {rank} runs on the host {socket.gethostname()}, where {self.groups} is "
+                    f"missing, in which the ranks of a group meet; with --ranks-per-lease all "
+                    f"ranks must be on the host of the command that starts them. Start them there "
+                    f"alone, and others with --join on their own host"
+                )
+            path.mkdir(mode=0o700, exist_ok=True)
+        return AloneRank(
+            rank, self.world_size, LeaseGroup(number, place, self.ranks_per_lease, path)
+        )
 
 
 class TaskSource(Protocol):
@@ -56,6 +165,7 @@ class EvalJob:
         limit: The number of samples to evaluate; None leaves it to the task.
         predictions: Where predictions are written; None writes none.
         shares_memory: Whether ranks are threads of one process, which may be given the same task.
+        borrowing: How ranks borrow leases; None has each evaluate its share.
     """
 
     source: TaskSource
@@ -64,6 +174,7 @@ class EvalJob:
     limit: int | None
     predictions: Predictions | None
     shares_memory: bool = False
+    borrowing: Borrowing | None = None
 
     def task(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank."""
@@ -108,17 +219,34 @@ class EvalJob:
         )
 
 
-def run_job(backend: BaseDistBackend, job: EvalJob) -> dict[str, Any]:
-    """Evaluate this rank's share of the samples; every rank must call it.
+def run_job(backend: BaseDistBackend | None, job: EvalJob) -> dict[str, Any]:
+    """Evaluate what falls to this rank; every rank must call it.
 
     Returns:
         The report that ``--json`` writes, which is the same on every rank except for the times.
     """
+    if job.borrowing is not None:
+        return _borrow(job, job.borrowing)
     if job.predictions is not None and threading.current_thread() is threading.main_thread():
         # So that what waits to be written is written, when the ranks are terminated.
         signal.signal(signal.SIGTERM, _interrupt_once)
+    assert backend is not None
     task = job.task(backend)
     result = task.evaluate(backend, predictions=job.target(task), progress=report_progress)
+    return job.report(task, result)
+
+
+def _borrow(job: EvalJob, borrowing: Borrowing) -> dict[str, Any]:
+    from disteval.evaluation.borrowed import run_leases  # not needed otherwise
+
+    this = current_rank()
+    assert this is not None  # this runs on a rank
+    task, link = job.task(borrowing.backend(this.rank)), this.link
+    with ExitStack() as stack:
+        if borrowing.lender is not None:
+            link = stack.enter_context(closing(Link(connect(borrowing.lender))))
+            link.report(None)
+        result = run_leases(task, link, predictions=job.target(task), progress=report_progress)
     return job.report(task, result)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.arguments import did_you_mean, found_value
-from disteval.cli.alone_rank import AloneRank
+from disteval.cli.job import AloneRank
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, describe_error
 from disteval.evaluation import Evaluation, Task

@@ -168,9 +168,9 @@ _current: ContextVar[Rank | None] = ContextVar("current_rank", default=None)
 os.register_at_fork(after_in_child=lambda: _current.set(None))
 
 
-def leader_of_rank() -> Link | None:
-    """Return the connection to the leader inside a function that `World.run` runs, else None."""
-    return None if (rank := _current.get()) is None else rank.link
+def current_rank() -> Rank | None:
+    """Return the rank inside a function that `World.run` runs, else None."""
+    return _current.get()
 
 
 def report_progress(done: int, total: int | None) -> None:

@@ -1,0 +1,311 @@
+"""The leader of ``disteval eval``: it starts ranks, shows what they do, and lends leases."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from disteval.cli.job import Borrowing, EvalJob, run_job
+from disteval.cli.options import chosen_interface
+from disteval.cli.terminal import is_quiet, is_verbose
+from disteval.data.predictions import locked
+from disteval.errors import UsageError, WorldError
+from disteval.files import check_own
+from disteval.leases.lender import Lender
+from disteval.leases.members import Event
+from disteval.text import visible
+from disteval.traces import TraceFolder
+from disteval.world import Launcher, OuterWorld, RankStatus, Results, World
+from disteval.world.bootstrap import check_here, has_named_leader, named_leader
+from disteval.world.channel.connection import Address
+from disteval.world.launchers.outer import OuterLauncher
+
+_GRACE_SECONDS = 2.0  # in which ranks return once there is a result
+_RANKS_SHOWN = 8
+_PURPOSE = "leases"  # see `disteval.world.bootstrap.named_leader`
+_FILE = "leader.json"
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """The options of an evaluation whose ranks may be lost.
+
+    Attributes:
+        ledger: The folder of the ledger; None keeps it in memory.
+        join: Whether a leader is there already.
+        ranks_per_lease: The number of ranks that hold a lease together.
+    """
+
+    ledger: Path | None
+    join: bool
+    ranks_per_lease: int
+
+    def lender(self) -> Address | None:
+        """Return the address of the leader that is there already, if it is to be joined.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if not self.join:
+            return None
+        return named_leader(_PURPOSE) if self.ledger is None else _announced_in(self.ledger)
+
+
+@dataclass
+class Leader:
+    """Leads the ranks of one evaluation, which it starts or joins.
+
+    Attributes:
+        job: What they are to do.
+        size: The number of ranks.
+        launcher: How to start them; None stands for the backend's launcher.
+        outer: The worker group that a launcher put this process in; None if there is none.
+        timeout: Seconds without progress.
+        threads: Computing threads of each rank.
+        progress: Whether a bar is shown.
+        trace: Where a trace is recorded; None records none.
+        elastic: The options of ranks that may be lost; None fails with the first one.
+    """
+
+    job: EvalJob
+    size: int
+    launcher: str | Launcher | None
+    outer: OuterWorld | None
+    timeout: float
+    threads: int | None
+    progress: bool
+    trace: TraceFolder | None
+    elastic: Elastic | None
+
+    def evaluate(self) -> dict[str, Any]:
+        """Run the job on every rank, and return the report of the first that returned.
+
+        Raises:
+            HarnessError: The evaluation failed: what ranks raised, or how they were lost.
+        """
+        self._joined = None if self.elastic is None else self.elastic.lender()
+        self._done = dict.fromkeys(range(self.size), 0)  # samples of each rank
+        self._totals: dict[int, int] = {}
+        self._lost: list[dict[str, Any]] = []
+        self._lender: Lender | None = None
+        with ExitStack() as self._stack:
+            lends = self.elastic is not None and self._joined is None
+            if lends and self.job.predictions is not None:
+                self._stack.enter_context(locked(self.job.predictions))
+            self._world = self._stack.enter_context(self.world(self.size))
+            if self.elastic is not None and lends:
+                self._lend(self.elastic)
+            # A bar is for terminals (disable=None), not for log files.
+            shown = None if self.progress and self._joined is None else True
+            with tqdm(unit=" batches" if lends else " samples", disable=shown) as self._bar:
+                report = self._report(self._run(self._world))
+            if self.outer is not None:
+                self._world.leave()
+            return report
+
+    def world(self, size: int) -> World:
+        """Return a world of so many ranks, which are in a group if none of them may be lost."""
+        is_elastic = self.elastic is not None
+        how = self.launcher or ("local" if is_elastic else None)
+        if self.outer is not None:
+            how = OuterLauncher(self.outer, chosen_interface())
+        return World(
+            None if is_elastic else self.job.backend, size, launcher=how, timeout=self.timeout,
+            on_lost="continue" if is_elastic else "fail", threads=self.threads, trace=self.trace,
+        )  # fmt: skip
+
+    def _lend(self, elastic: Elastic) -> None:
+        self._lender = Lender(
+            elastic.ledger,
+            timeout=self.timeout,
+            ranks_per_lease=elastic.ranks_per_lease,
+            expected=None if self._world.restarts else self.size,
+            on_event=self._take_event,
+            predictions=self.job.predictions,
+        )
+        self._stack.callback(self._lender.close)
+        self._address = self._world.lend(self._lender, _named(self._world))
+        self._unannounced = elastic.ledger
+
+    def _run(self, world: World) -> Results:
+        is_own, size = world is self._world, world.world_size
+        job = replace(self.job, shares_memory=not world.own_processes and not world.attached)
+        if self.elastic is not None:
+            groups = self.elastic.ranks_per_lease
+            job = replace(job, borrowing=Borrowing(self._joined, size, groups, world.folder))
+        return world.run(
+            run_job, *[job] * size, until=self._is_over if is_own else lambda _: False,
+            on_lost=None if self.elastic is None else self._lose if is_own else _print_lost,
+            on_progress=self._count if is_own else None, grace=_GRACE_SECONDS,
+        )  # fmt: skip
+
+    def _report(self, results: Results) -> dict[str, Any]:
+        if self._lender is not None and (outcome := self._lender.outcome) is not None:
+            if outcome.error is not None:
+                raise pickle.loads(outcome.error)
+            if not results.returned:
+                # Ranks that others have started made the result; a new one gets it at once.
+                with self.world(1) as another:
+                    another.lend(self._lender)
+                    results = self._run(another)
+        report = _first_report(results)
+        if "task" in report and self._joined is None:
+            seconds = {rank: results[rank]["seconds"] for rank in results.returned}
+            report["ranks"] = [
+                {"samples": done, "seconds": seconds.get(rank, report["seconds"])}
+                for rank, done in self._done.items()
+            ]
+        if self._lender is not None:
+            found, counts = self._lender.report, self._lender.counts
+            report["leases"] = {
+                "batches": counts.units,
+                "committed": found.committed,
+                "resumed": found.resumed,
+                "repeated": counts.repeated,
+                "copies": counts.copies,
+                "lost": self._lost,
+                "failed": [*found.failed],
+            }
+        return report
+
+    def _is_over(self, _: Results) -> bool:
+        if self._lender is None:
+            return False
+        counts = self._lender.counts
+        rates = sorted(self._lender.rates.items())
+        parts = [f"{counts.leased} leased, {counts.lost} lost, {counts.repeated} repeated"]
+        parts += [f"rank {rank} {rate:.1f}/s" for rank, rate in rates[:_RANKS_SHOWN]]
+        parts += [f"{len(rates) - _RANKS_SHOWN} more"] if len(rates) > _RANKS_SHOWN else []
+        self._bar.total = counts.units or None
+        self._bar.set_postfix_str(", ".join(parts), refresh=False)
+        self._bar.update(counts.done - self._bar.n)
+        return self._lender.outcome is not None
+
+    def _count(self, rank: int, done: int, total: int | None) -> None:
+        self._done[rank] = done
+        if total is not None:  # that of a stream is not known
+            self._totals[rank] = total
+        if self._lender is None:
+            # Without a total the bar has the rate, and no time left.
+            is_known = len(self._totals) == self.size
+            self._bar.total = sum(self._totals.values()) if is_known else None
+            self._bar.update(sum(self._done.values()) - self._bar.n)
+
+    def _lose(self, lost: RankStatus) -> None:
+        outcome = None if self._lender is None else self._lender.outcome
+        if outcome is not None and outcome.error is not None and lost.error is not None:
+            return  # every rank raises why the evaluation has failed
+        self._lost.append({"rank": lost.rank, "how": lost.how})
+        _print_lost(lost)
+
+    def _take_event(self, event: Event) -> None:
+        others = event.rank >= self.size
+        if self._unannounced and self._lender and self._lender.outcome is None:
+            # The ledger is open, so no other leader has it.
+            self._stack.enter_context(_announced(self._address, self._unannounced))
+            self._unannounced = None
+        if event.kind == "joined" and others:
+            _tell(f"rank {event.rank} has joined: {event.what}")
+        elif event.kind == "failed":
+            _tell(f"rank {event.rank} {event.what}; it gets no more leases")
+        elif event.kind == "slow":
+            _tell(f"rank {event.rank} {event.what}")
+        elif event.kind == "lost" and event.what.startswith("sent nothing"):
+            seen = None if others else self._world.look_at(event.rank)
+            status = seen or RankStatus(event.rank)
+            status.end = f"{event.what}, and {seen.how}" if seen else event.what
+            self._lost.append({"rank": event.rank, "how": status.how})
+            _print_lost(status)
+        elif event.kind == "lost" and others:
+            self._lose(RankStatus(event.rank, end=event.what))
+
+
+def _named(world: World) -> Address | None:
+    """Return where others join, if the user has named a place for that."""
+    if not has_named_leader() or world.attached:  # ranks of a launcher meet there themselves
+        return None
+    named = named_leader(_PURPOSE)
+    check_here(named)
+    return named
+
+
+def _announced_in(folder: Path) -> Address:
+    """Return what `_announced` has written to the folder of a ledger.
+
+    Raises:
+        UsageError: No leader has written there, or a stranger may have done so; or the leader has
+            ended, or is on another host and listens on its own alone.
+    """
+    try:
+        check_own(folder)
+        address = Address.load((folder / _FILE).read_bytes())
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"--join: no evaluation runs with the ledger {folder} ({error}); start one with "
+            f"--elastic --ledger {folder}, and join it while it runs"
+        ) from error
+    # Without a host the leader listens in a folder of its own host, which it removes at its end.
+    if address.host is None and not Path(address.folder).exists():
+        raise UsageError(
+            f"the leader of this evaluation has ended, or listens for ranks of its own host "
+            f"alone: {address.folder} is not there. Join it on its host, or start it with "
+            f"DISTEVAL_LEADER and DISTEVAL_KEY_FILE, or on a Ray cluster"
+        )
+    return address
+
+
+@contextmanager
+def _announced(address: Address, folder: Path) -> Iterator[None]:
+    """Let the block's evaluation be joined by whoever can read a file of mode 600 there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draft, path = folder / f"{_FILE}.{os.getpid()}", folder / _FILE
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(address.dump())
+    draft.rename(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _first_report(results: Results) -> dict[str, Any]:
+    """Return the report of the first rank that has one.
+
+    Raises:
+        HarnessError: What all ranks raised, or how they were lost.
+    """
+    if results.returned:
+        found: dict[str, Any] = results[min(results.returned)]
+        return found
+    errors = {lost.rank: error for lost in results.lost if (error := lost.error) is not None}
+    if len({(type(error), str(error)) for error in errors.values()}) == 1:
+        raise next(iter(errors.values()))
+    told = "; ".join(f"rank {lost.rank}: {lost.how}" for lost in results.lost)
+    raise WorldError(
+        f"no rank is left ({told}); see why the ranks were lost, and run the command again: with "
+        f"--ledger it goes on from what was committed",
+        errors,
+        lost=[lost.rank for lost in results.lost],
+    )
+
+
+def _print_lost(lost: RankStatus) -> None:
+    _tell(f"rank {lost.rank} was lost: {lost.how}")
+    if is_verbose() and lost.hello is not None:
+        tqdm.write(visible(str(lost.post_mortem)), file=sys.stderr)
+
+
+def _tell(what: str) -> None:
+    """Print one line on standard error, above the bar."""
+    if not is_quiet():
+        tqdm.write(visible(f"disteval eval: {what}".replace("\n", " ")), file=sys.stderr)
