@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -98,6 +99,9 @@ def check_backend(
         led=led,
         launcher=launcher,
         timeout=timeout,
+        # They compute nothing, and with as many threads at each size they can be forked off the
+        # same processes.
+        threads=None if "OMP_NUM_THREADS" in os.environ else 1,
         trace=trace,
         sizes=sizes,
     )

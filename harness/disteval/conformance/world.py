@@ -62,6 +62,7 @@ class BackendWorlds:
         launcher: How to start the ranks; None stands for the launcher that the class names.
         timeout: As for `World`.
         backend_timeout: As for `World`.
+        threads: As for `World`.
         trace: As for `World`.
         started: Called with each world that was started.
         sizes: All world sizes of the check, where they are known.
@@ -86,6 +87,7 @@ class BackendWorlds:
         launcher: str | None = None,
         timeout: float = 20.0,
         backend_timeout: float = BACKEND_SECONDS,
+        threads: int | None = None,
         trace: TraceFolder | None = None,
         started: Callable[[World], None] = lambda _: None,
         sizes: Iterable[int] = (),
@@ -104,7 +106,7 @@ class BackendWorlds:
         self._backend = backend
         self._led, self._launcher = led, launcher
         self._timeout, self._started = timeout, started
-        self._backend_timeout = backend_timeout
+        self._backend_timeout, self._threads = backend_timeout, threads
         self._trace = trace
         self._world: JudgedWorld | None = None
 
@@ -134,6 +136,7 @@ class BackendWorlds:
             launcher=self._launcher,
             timeout=timeout or self._timeout,
             backend_timeout=backend_timeout,
+            threads=self._threads,
             trace=self._trace,
             started=self._started,
         )
@@ -155,6 +158,7 @@ class BackendWorlds:
                 launcher=launcher,
                 backend_timeout=backend_timeout,
                 timeout=self._timeout,
+                threads=self._threads,
                 trace=self._trace,
             )
         self._started(world)
