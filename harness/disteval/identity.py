@@ -38,6 +38,7 @@ _MISSING = "missing"
 _HELD = "the value of "  # begins the name of what a model holds
 _SHORT = 100  # characters of a value that a message shows
 _ARRAY_BYTES = 256 << 10  # of an array that are compared
+_FEW = 8  # numbers of an array that are told as they are
 _PARTS = 100_000  # of a value
 _ENTRIES = 512  # of a function
 _NAMED = 5  # settings in one message
@@ -411,6 +412,10 @@ def _text(value: Any, left: list[int]) -> str:
 
 def _array_text(array: Any) -> str:
     try:
+        is_plain = not hasattr(array, "to_local") and not getattr(array.dtype, "hasobject", False)
+        if is_plain and math.prod(array.shape) <= _FEW:
+            listed = (array if hasattr(array, "tolist") else np.asarray(array)).tolist()
+            return f"{array.dtype} array {listed!r}"
         return f"{array.dtype} array of shape {tuple(array.shape)}, digest {_array(array)}"
     except Exception as error:  # as of sparse tensors and those without memory
         raise ValueError("the array can't be read") from error

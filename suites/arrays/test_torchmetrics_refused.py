@@ -125,6 +125,7 @@ def test_ranks_with_other_thresholds_are_refused(few: bool, tm: Any) -> None:
             assert isinstance(outcome, UsageError)
             assert ("'auc'" if function is evaluated else "BinaryAUROC") in str(outcome)
             assert "on rank 1" in str(outcome)
+            assert function is alone or ("0.6" in str(outcome)) == few
 
 
 @pytest.mark.parametrize("grows", [False, True])

@@ -463,18 +463,21 @@ def _begin(backend: BaseDistBackend, size: int | None, settings: Mapping[str, st
 
 
 def describe_settings(metric: object, attributes: Mapping[str, Any]) -> str:
-    """Return the class of a metric and its settings, equal for metrics that can be added up.
+    """Return the class of a metric and its settings, equal for metrics that can be added up."""
+    inner = [each._describe() for each in attributes.values() if isinstance(each, BaseMetric)]
+    settings = [f"{name}={spelled(value)}" for name, value in settings_in(attributes).items()]
+    return f"{type(metric).__qualname__}({', '.join(inner + settings)})"
 
-    Settings are public attributes with plain values, arrays or metrics.
-    """
-    found: list[str] = []
-    for name, value in attributes.items():
-        is_plain = isinstance(value, bool | int | float | str | tuple | list | dict | set | None)
-        if isinstance(value, BaseMetric):
-            found.insert(0, value._describe())
-        elif name[0] != "_" and name != "dataset_meta" and (is_plain or hasattr(value, "dtype")):
-            found.append(f"{name}={spelled(value)}")
-    return f"{type(metric).__qualname__}({', '.join(found)})"
+
+def settings_in(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the public attributes with plain values or arrays."""
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name[0] != "_" and name != "dataset_meta"
+        if isinstance(value, bool | int | float | str | tuple | list | dict | set | None)
+        or (hasattr(value, "dtype") and not isinstance(value, type))
+    }
 
 
 def spelled(value: Any) -> str:

@@ -18,7 +18,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import Counted, check_once
 from disteval.errors import UsageError
 from disteval.metrics.arrays import Array, Numbers, kind_of, shape_of, to_numpy
-from disteval.metrics.base import BaseMetric, Steps, describe_settings
+from disteval.metrics.base import BaseMetric, Steps, settings_in, spelled
 from disteval.metrics.state import all_have_ids, check_collected, no_samples
 
 _MOST = np.iinfo(np.int64).max
@@ -37,6 +37,12 @@ _REFUSED = {
 
 _OWN = ("_cache", "_computed", "_forward_cache", "_is_synced", "_update_count")
 """Attributes in which ``torchmetrics.Metric`` itself keeps where it is."""
+
+_UNUSED = (
+    "compute_on_cpu", "compute_with_cache", "dist_sync_fn", "dist_sync_on_step", "process_group",
+    "sync_on_compute", "training",
+)  # fmt: skip
+"""Settings of ``torchmetrics.Metric`` that change no result here."""
 
 
 def from_torchmetrics(
@@ -90,8 +96,9 @@ class _TorchMetric(BaseMetric):
         self._metric = metric.clone()
         self._metric.reset()
         super().__init__(**common)
-        # For `_describe`, by which ranks with other metrics are found.
-        self.kind = " ".join(map(_described, _metrics_in(self._metric)))
+        first, *inner = map(_settings, _metrics_in(self._metric))  # by which others are found
+        vars(self).update(first)
+        self.inner = spelled(inner)
         self.uses_ids = bool(_lengths(self._metric))  # only lists have an order
 
     def add(self, *args: Any, ids: Any = None, **kwargs: Any) -> None:
@@ -305,17 +312,18 @@ def _sorted(blocks: list[_Block], rows: int | None) -> list[Any]:
     return [entries[at] for at in order] if entries else entries
 
 
+def _settings(metric: Metric) -> dict[str, Any]:
+    """Return the attributes and tensors of a metric, such as thresholds, that are no states."""
+    kind, left_out = type(metric), {*metric._reductions, *_UNUSED}
+    found = settings_in(vars(metric) | metric._buffers).items()
+    settings = {f"{kind.__name__}.{name}": value for name, value in found if name not in left_out}
+    return {kind.__name__: f"{kind.__module__}.{kind.__qualname__}", **settings}
+
+
 def _metrics_in(metric: Metric) -> list[Metric]:
     """Return the metric and all metrics that it wraps; any of them may have states."""
     kind = sys.modules["torchmetrics"].Metric
     return [module for module in metric.modules() if isinstance(module, kind)]
-
-
-def _described(metric: Metric) -> str:
-    """Describe a metric by its attributes and tensors, such as thresholds, that are no states."""
-    found = vars(metric) | metric._buffers
-    settings = {name: value for name, value in found.items() if name not in metric._reductions}
-    return describe_settings(metric, settings)
 
 
 def _merge(states: list[Any], reduction: Any) -> Any:
