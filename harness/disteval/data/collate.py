@@ -103,10 +103,12 @@ def _by_field(samples: list[Any], field: str) -> Any:
     """Return a batch of samples that are dicts or tuples, as one with a batch in each field."""
     first = next(each for each in samples if isinstance(each, Mapping | tuple))
     kind: Any = Mapping if isinstance(first, Mapping) else tuple
-    names = set(first) if kind is Mapping else None
+    names = [*first] if kind is Mapping else None
     for each in samples:
-        is_alike = isinstance(each, kind) and len(each) == len(first)
-        if not is_alike or (names is not None and names != each.keys()):
+        is_alike = type(each) is type(first) or isinstance(each, kind)
+        if is_alike and (len(each) == len(first) if names is None else [*each] == names):
+            continue  # without a look at the set of the names, which takes long
+        if not is_alike or names is None or {*names} != {*each}:
             raise _different(first, each, field)
     parts = {
         name: collate([each[name] for each in samples], f"{field}[{name!r}]")
