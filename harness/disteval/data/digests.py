@@ -11,10 +11,11 @@ from __future__ import annotations
 import copyreg
 import marshal
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
@@ -69,10 +70,10 @@ def snapshot(sample: Any) -> bytes:
     Raises:
         IncomparableError: A part of the sample can't be taken apart.
     """
-    names = tuple(sample) if type(sample) is dict else (None,)
-    if _STRING.issuperset(map(type, names)):  # as in most samples, each of which is taken apart
-        order, tag = _tagged(names)
-        parts = tuple(sample.values() if order == names else map(sample.__getitem__, order))
+    # As most samples are, each of which is taken apart:
+    if type(sample) is dict and _STRING.issuperset(map(type, names := tuple(sample))):
+        values, tag = _tagged(names)
+        parts = values(sample)
         if not _PLAIN.issuperset(map(type, parts)):
             parts = tuple([plain(part, (id(sample),)) for part in parts])
         found = tag + marshal.dumps(parts, _VERSION)
@@ -82,10 +83,16 @@ def snapshot(sample: Any) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _tagged(names: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
-    """Return a dict's keys in order, and 8 bytes about them, for most samples have the same."""
+def _tagged(names: tuple[str, ...]) -> tuple[Callable[[Any], tuple[Any, ...]], bytes]:
+    """Return what takes a dict's values in the order of its keys, and 8 bytes about these.
+
+    They are kept, for most samples have the same keys.
+    """
     order = tuple(sorted(names))
-    return order, blake2b(marshal.dumps(order, _VERSION), digest_size=8).digest()
+    tag = blake2b(marshal.dumps(order, _VERSION), digest_size=8).digest()
+    if len(order) > 1:
+        return itemgetter(*order), tag
+    return lambda values: tuple(map(values.__getitem__, order)), tag
 
 
 def hash_snapshots(found: Sequence[bytes]) -> npt.NDArray[np.uint64]:
@@ -139,8 +146,8 @@ def _plain_dict(value: dict[Any, Any], inside: tuple[int, ...]) -> Any:
     if not _STRING.issuperset(map(type, names)):  # a subclass's would be taken for theirs
         pairs = (_bytes_of((key, part), inside) for key, part in value.items())
         return "items", tuple(sorted(pairs))
-    order, tag = _tagged(names)
-    return "dict", tag, tuple([plain(value[name], inside) for name in order])
+    values, tag = _tagged(names)
+    return "dict", tag, tuple([plain(part, inside) for part in values(value)])
 
 
 def _bytes_of(value: Any, inside: tuple[int, ...]) -> bytes:
