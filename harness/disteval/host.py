@@ -73,3 +73,14 @@ def this_machine(namespaces: Sequence[str] = ("pid", "mnt")) -> str:
         return f"{platform.node()} {uuid.getnode()}"
     paths = [Path(f"/proc/self/ns/{kind}") for kind in namespaces]
     return " ".join([boot, *(str(path.stat().st_ino) for path in paths if path.exists())])
+
+
+def process_state(pid: int) -> str:
+    """Return the letter of Linux for what a process does, such as ``T``; empty if it is unknown.
+
+    A process is ``T`` while a signal has stopped it, and ``t`` while a debugger holds it.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

@@ -25,6 +25,11 @@ def shorten_start(seconds: float) -> None:
     world.START_SECONDS = attach.START_SECONDS = seconds
 
 
+def shorten_stop(seconds: float) -> None:
+    """Have this process, which a launcher has started, wait so long for a stopped leader."""
+    attach.STOPPED_SECONDS = seconds
+
+
 @contextmanager
 def shorter_start(seconds: float) -> Iterator[None]:
     """Wait so long for ranks that never report, however many, while the block runs."""

@@ -38,7 +38,7 @@ from suites.helpers.processes import (
     start_as_from_a_terminal,
     wait_for,
 )
-from suites.helpers.waits import shorten_leaving
+from suites.helpers.waits import shorten_leaving, shorten_stop
 from suites.mutants.sockets import Sockets
 
 SECONDS = 60.0  # in which everything ends; it takes up to 10, but the machine may be busy
@@ -187,9 +187,9 @@ def lead_ranks_that_stay(_: str, __: str) -> None:
         print(len(others()), flush=True)
 
 
-def lead_a_job(_: str, __: str) -> None:
-    """Lead the one rank of somebody's launcher."""
-    os.environ |= {"PMI_RANK": "0", "PMI_SIZE": "1"}
+def lead_a_job(size: str, _: str) -> None:
+    """Lead the ranks of somebody's launcher, by default one."""
+    os.environ |= {"PMI_RANK": "0", "PMI_SIZE": size or "1"}
     outer = detect_outer_world()
     assert outer is not None
     with World.lead(outer):
@@ -404,6 +404,29 @@ def test_a_launcher_that_is_killed_takes_its_ranks_with_it(started: str, tmp_pat
     # Ranks of torchrun's wait on to the deadline, and on a busy machine it comes first for others.
     assert {*lost} <= {0, 1}
     assert (in_time, ranks, processes, names) == (True, [], 0, [])
+
+
+def follow_a_job() -> None:
+    """Be rank 1 of somebody's launcher."""
+    os.environ |= {"PMI_RANK": "1", "PMI_SIZE": "2"}
+    shorten_stop(TIMEOUT)
+    outer = detect_outer_world()
+    assert outer is not None
+    sys.exit(follow(outer))
+
+
+def test_ranks_of_a_launcher_whose_leader_is_stopped_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTEVAL_CONTROL_DIR", str(tmp_path))
+    with start("lead_a_job", "2", "") as leader, start("follow_a_job") as rank:
+        assert leader.stdout is not None
+        leader.stdout.readline()
+        leader.send_signal(signal.SIGSTOP)
+        try:
+            assert rank.wait(SECONDS) == 1
+        finally:
+            leader.kill()
 
 
 def stop_a_leader() -> None:

@@ -21,6 +21,9 @@ from disteval.world.rank import serve
 from disteval.world.rank_process import go_on_in_child
 from disteval.world.world import START_SECONDS, World
 
+STOPPED_SECONDS = 60.0
+"""How long ranks wait for a rank 0 that a signal has stopped; its launcher would wait for ever."""
+
 
 def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
     """Serve as a rank of the worker group that rank 0 leads, until it dismisses this process.
@@ -47,7 +50,10 @@ def follow(outer: OuterWorld, *, elastic: bool = False) -> int:
         go_on_in_child(directory, outer.rank, remove)
     try:
         place = bootstrap.find(START_SECONDS + outer.world_size)
-        return serve(directory, outer.rank, patience=START_SECONDS, on_lost=remove, place=place)
+        return serve(
+            directory, outer.rank, patience=START_SECONDS, on_lost=remove, place=place,
+            stopped=STOPPED_SECONDS,
+        )  # fmt: skip
     finally:
         remove()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from disteval.host import this_machine
+from disteval.host import process_state, this_machine
 from disteval.text import visible, with_sections
 from disteval.traces import Recorder
 from disteval.traces.torch_calls import Call, Parting, describe_last, find_parting
@@ -244,7 +244,7 @@ def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
     for status in ranks:
         status.position = read_position(_file(directory, status, "collectives"))
         status.output = _tail(_file(directory, status, "out"))
-        status.stopped = status.hello is not None and _is_stopped(status.hello.pid)
+        status.stopped = status.hello is not None and process_state(status.hello.pid) in ("T", "t")
     pending = [s for s in ranks if s.hello and not (s.end or s.reply)]
     asked = [status for status in pending if _ask_for_stack(status)]
     _await_stacks(directory, asked)
@@ -377,14 +377,6 @@ def _is_this_process(hello: Hello) -> bool:
 def _file(directory: Path, status: RankStatus, kind: Kind) -> Path:
     own = status.hello.directory if status.hello else ""
     return rank_file(Path(own) if own else directory, status.rank, kind)
-
-
-def _is_stopped(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    try:
-        return stat.read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except OSError:
-        return False
 
 
 def _ask_for_stack(status: RankStatus) -> bool:

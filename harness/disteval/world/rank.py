@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import os
 import socket
 import sys
@@ -210,6 +211,7 @@ def serve(
     patience: float = 0.0,
     on_lost: Callable[[], None] = lambda: None,
     place: Path | Address | None = None,
+    stopped: float = math.inf,
 ) -> int:
     """Carry out the leader's orders until it dismisses this rank.
 
@@ -223,6 +225,7 @@ def serve(
         patience: The seconds until the leader must be there, as for `connect`.
         on_lost: Called before the process ends because its leader is gone.
         place: The leader's address, or the directory with it; None stands for ``directory``.
+        stopped: The seconds after which the process ends if the leader, on this host, is stopped.
 
     Returns:
         The exit status that came with the dismissal.
@@ -237,7 +240,7 @@ def serve(
     follower: Rank | None = None
     connection = inside or connect(place or directory, patience)
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
-        link = Link(connection) if inside else WatchedLink(connection, on_lost, answer)
+        link = Link(connection) if inside else WatchedLink(connection, on_lost, answer, stopped)
         hello = link.report(rank, directory)
         follower = Rank(directory, rank, link)
         while not isinstance(message := link.get(), messages.Dismissal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import queue
@@ -15,8 +16,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from disteval.host import this_machine
-from disteval.world.channel.connection import address_of_other_end, why_unreachable
+from disteval.host import process_state, this_machine
+from disteval.world.channel.connection import (
+    address_of_other_end,
+    process_at_other_end,
+    why_unreachable,
+)
 from disteval.world.channel.messages import (
     Dismissal,
     Examine,
@@ -26,6 +31,7 @@ from disteval.world.channel.messages import (
     send,
 )
 
+_LOOK_SECONDS = 1.0
 _LAST_SECONDS = 2.0  # in which a rank that handles SIGTERM keeps what it has
 
 
@@ -75,6 +81,8 @@ class WatchedLink(Link):
         connection: The connection to the leader.
         on_lost: Called before the process ends.
         answer: Answers what the leader asks about the ranks of this host, in a thread.
+        stopped: The seconds after which the process ends if a signal has stopped the leader, where
+            it is on this host. They do not count while this process is stopped, too.
     """
 
     def __init__(
@@ -82,12 +90,15 @@ class WatchedLink(Link):
         connection: Connection,
         on_lost: Callable[[], None],
         answer: Callable[[Examine], Examined],
+        stopped: float = math.inf,
     ) -> None:
         super().__init__(connection)
         self._on_lost = on_lost
         self._answer = answer
+        self._most_looks = stopped / _LOOK_SECONDS
         with socket.socket(fileno=os.dup(connection.fileno())) as handle:
             self._leader = address_of_other_end(handle)
+            self._pid = process_at_other_end(handle)
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -105,6 +116,7 @@ class WatchedLink(Link):
         """Receive messages in a thread of its own, to notice at once that the leader is gone."""
         try:
             while True:
+                self._wait()
                 message = receive(self._connection)
                 if isinstance(message, Examine):
                     self.send(self._answer(message))
@@ -118,7 +130,16 @@ class WatchedLink(Link):
                 self.lose(error, f"a rank on {here} can't reach its leader any more ({reason})")
             self._end()
 
-    def lose(self, error: Exception, what: str = "this rank can't reply to its leader") -> None:
+    def _wait(self) -> None:
+        """Wait for a message; end the process if the leader is stopped for too long."""
+        looks = 0
+        while self._most_looks < math.inf and not self._connection.poll(_LOOK_SECONDS):
+            looks = looks + 1 if process_state(self._pid) == "T" else 0
+            if looks >= self._most_looks:
+                seconds = looks * _LOOK_SECONDS
+                self.lose(TimeoutError(f"a signal has stopped it, {seconds:g} s ago"))
+
+    def lose(self, error: Exception, what: str = "this rank has lost its leader") -> None:
         """End the process, because a reply can't be sent."""
         sys.stderr.write(f"{what}: {error}\n")
         sys.stderr.flush()
