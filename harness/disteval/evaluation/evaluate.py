@@ -217,12 +217,13 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
         compared = compared or (work.look.count if is_kept else work.look.compared)
     told = work.canary.difference, None if leases is None else leases.difference
     differences = [each for each in told if each is not None]
-    unknown = [*incomparable(work.evaluated | work.held), *[OUTPUTS] * (not is_known)]
-    if unknown and stored and schedule.rank == 0:
-        _log.warning(
-            "%d samples are those of an earlier run, and these can't be compared with what they "
-            "were then: %s", stored, ", ".join(unknown),
-        )  # fmt: skip
+    if stored and schedule.rank == 0:
+        unknown = [*incomparable(work.evaluated | work.held), *[OUTPUTS] * (not is_known)]
+        if unknown:
+            _log.warning(
+                "%d samples are those of an earlier run, and these can't be compared with what "
+                "they were then: %s", stored, ", ".join(unknown),
+            )  # fmt: skip
     return Evaluation(
         metrics=outcome.metrics,
         size=outcome.size,

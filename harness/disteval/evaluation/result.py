@@ -41,7 +41,7 @@ class Evaluation:
         difference: The largest difference between what ranks computed for the same few samples,
             before the first batch: 0.0 if they were equal. None if nothing was compared, as on one
             rank, of a stream, or where ``predict`` draws random numbers.
-        repeatable: Whether every rank computed the same outputs for its first samples twice. None
+        repeatable: Whether every rank read and computed the same for its first samples twice. None
             if that could not be tried, or if ``DISTEVAL_CANARY`` is off.
     """
 
@@ -74,8 +74,8 @@ class Outcome(NamedTuple):
         metrics: Each metric's result, by name.
         size: The number of samples.
         contents: The digest of their contents; None if it is not known.
-        repeatable: Whether the first samples of each rank had the same outputs twice; None if
-            unknown.
+        repeatable: Whether the first samples of each rank were the same twice, with their outputs;
+            None if unknown.
     """
 
     metrics: dict[str, Any]

@@ -153,7 +153,7 @@ def doubts(run: Mapping[str, Any]) -> str:
         if right is not None and run["evaluated"] and share != right / run["evaluated"]:
             return f"not as it was written: {share} is not {right} of {run['evaluated']}"
     if run.get("repeatable") is False:
-        return "random: predict returned other outputs for the same samples the second time"
+        return "random: some samples, or the outputs of predict for them, were others when repeated"
     if run.get("difference"):
         return f"outputs of ranks differ by up to {run['difference']:.3g} for the same samples"
     return ""
