@@ -61,30 +61,17 @@ class LeaseGroup:
 
 
 class AloneRank(BaseDistBackend):
-    """The backend of a rank that is in no group of a backend: it has a number, and no collective.
+    """The backend of a rank that is in no group: it has a number, and no collective.
 
     Attributes:
         group: The ranks that evaluate a lease together.
     """
 
+    is_initialized = True
+    rank, world_size = 0, 1
+
     def __init__(self, rank: int, world_size: int, group: LeaseGroup) -> None:
-        self._rank, self._world_size = rank, world_size
-        self.group = group
-
-    @property
-    def is_initialized(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank, such as to choose a GPU."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks that were started together."""
-        return self._world_size
+        self.rank, self.world_size, self.group = rank, world_size, group
 
     def all_gather_object(self, obj: Any) -> list[Any]:
         """Refuse."""
