@@ -10,8 +10,8 @@ from disteval.arguments import did_you_mean
 from disteval.by_sample import takes_ids
 from disteval.data.plan import Indices
 from disteval.errors import UsageError
+from disteval.metrics.arrays import naming
 from disteval.metrics.base import BaseMetric
-from disteval.metrics.naming import naming
 from disteval.metrics.wrapper import Wrapper
 
 Update = Callable[[Any, Any], Any]

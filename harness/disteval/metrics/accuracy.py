@@ -10,10 +10,9 @@ import numpy as np
 
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, is_on_host, rank_labels, shape_of, to_numpy
+from disteval.metrics.arrays import Array, is_on_host, rank_labels, refuse_rows, shape_of, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.labels import above, check_paired, class_indices, thresholds_of, topk_of
-from disteval.metrics.naming import refuse_rows
 
 
 class Accuracy(SummableMetric):

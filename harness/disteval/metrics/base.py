@@ -19,8 +19,7 @@ from disteval.coverage import Certificate, certify, prove
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.identity import check_same, digest_of, text
-from disteval.metrics.arrays import Array
-from disteval.metrics.naming import naming
+from disteval.metrics.arrays import Array, naming
 from disteval.metrics.state import (
     NO_IDS,
     Ids,

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from disteval.arguments import check_count
-from disteval.metrics.arrays import Array
+from disteval.metrics.arrays import Array, refuse
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts, exact_sum
 from disteval.metrics.labels import class_indices, scores_of
 from disteval.metrics.mean import ROUNDING
-from disteval.metrics.naming import refuse
 
 _UNIT = 1 << 1074
 

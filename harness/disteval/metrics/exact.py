@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, Floats, Numbers, column_of
+from disteval.metrics.arrays import Array, Floats, Numbers, column_of, refuse, refuse_nan
 from disteval.metrics.base import Sums
-from disteval.metrics.naming import refuse, refuse_nan
 
 _CHUNK = 1 << 20
 """Values summed at a time: float64 holds the sum of this many integers of 32 bits exactly."""

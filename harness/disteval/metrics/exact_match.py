@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, to_numpy
+from disteval.metrics.arrays import Array, refuse_nan, sample, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.labels import check_paired, truths_of
-from disteval.metrics.naming import refuse_nan, sample
 
 
 class ExactMatch(SummableMetric):

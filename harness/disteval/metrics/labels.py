@@ -10,8 +10,16 @@ import numpy as np
 
 from disteval.arguments import check_count, is_count
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, Mask, Numbers, column_of, shape_of, to_numpy
-from disteval.metrics.naming import refuse, refuse_nan
+from disteval.metrics.arrays import (
+    Array,
+    Mask,
+    Numbers,
+    column_of,
+    refuse,
+    refuse_nan,
+    shape_of,
+    to_numpy,
+)
 
 
 def class_indices(

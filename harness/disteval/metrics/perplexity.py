@@ -9,12 +9,11 @@ import numpy as np
 
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, Floats, Numbers, to_numpy
+from disteval.metrics.arrays import Array, Floats, Numbers, refuse, refuse_nan, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import check_ignored, class_indices, of_shape, truths_of
 from disteval.metrics.mean import check_logits, cross_entropies
-from disteval.metrics.naming import refuse, refuse_nan
 
 _LARGEST_LOG = 1e-3  # rounding may make the logarithm of a probability that small a number above 0
 _NOT_GIVEN = -1

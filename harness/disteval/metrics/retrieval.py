@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, Floats, to_numpy
+from disteval.metrics.arrays import Array, Floats, refuse, refuse_nan, sample, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.exact import exact_mean, exact_sum
 from disteval.metrics.labels import of_shape, topk_of, truths_of
-from disteval.metrics.naming import refuse, refuse_nan, sample
 
 _MOST = 2.0**53
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from disteval.arguments import check_count
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, Numbers, to_numpy
+from disteval.metrics.arrays import Array, Numbers, refuse_nan, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.confusion import fractions
 from disteval.metrics.exact import as_counts
 from disteval.metrics.labels import check_ignored, class_indices
-from disteval.metrics.naming import refuse_nan
 
 
 class Segmentation(SummableMetric):

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, Floats
+from disteval.metrics.arrays import Array, Floats, refuse
 from disteval.metrics.base import Rows, Sums
 from disteval.metrics.exact import float64_of, quotient
-from disteval.metrics.naming import refuse
 from disteval.metrics.wrapper import RowSums, Wrapper, row_sums
 
 _RANGE = 256

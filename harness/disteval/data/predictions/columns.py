@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.predictions.frameworks import of_array, plain
 from disteval.errors import UsageError
+from disteval.metrics.arrays import kind_of, to_numpy
 
 ID = "sample_id"
 """The name of the column that holds the global numbers of the samples."""
@@ -26,6 +26,7 @@ ONE = "prediction"
 Ids = npt.NDArray[np.int64]
 Form = Literal["one", "tuple", "dict"]
 _ROW = {str: "text", bytes: "bytes"}
+_PLAIN = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _described(form: str, names: list[str]) -> str:
 
 
 def _column(name: str, leaf: Any) -> Column:
-    found = of_array(name, leaf)
+    found = _of_array(name, leaf)
     if found is not None:
         return Column(Field(name, "array", found.dtype.str, found.shape[1:]), found)
     if isinstance(leaf, np.ndarray) and leaf.ndim == 1:  # of strings or objects
@@ -189,11 +190,11 @@ def _list_column(name: str, leaf: list[Any]) -> Column:
     for kind, label in _ROW.items():
         if leaf and all(type(row) is kind for row in leaf):
             return Column(Field(name, label), leaf)  # type: ignore[arg-type]
-    arrays = [of_array(name, row, rows=False) for row in leaf]
+    arrays = [_of_array(name, row, rows=False) for row in leaf]
     known = [array for array in arrays if array is not None]
     if known and len(known) == len(leaf) and len({array.dtype for array in known}) == 1:
         return Column(Field(name, "ragged", known[0].dtype.str), known)
-    return Column(Field(name, "json"), [plain(name, row) for row in leaf])
+    return Column(Field(name, "json"), [_plain(name, row) for row in leaf])
 
 
 def _joined(columns: Sequence[Column]) -> Column:
@@ -219,3 +220,70 @@ def _size(column: Column) -> int:
     if kind == "json":
         return len(json.dumps(values))
     return sum(map(len, values))
+
+
+def _of_array(name: str, value: Any, *, rows: bool = True) -> npt.NDArray[Any] | None:
+    """Return a copy of an array of any framework in NumPy, in native byte order and in C's order.
+
+    It is None if the value is no array of numbers.
+
+    Raises:
+        UsageError: It is an array without rows, or of a dtype that can't be stored.
+    """
+    framework = kind_of(value)
+    if framework == "numpy" and (
+        isinstance(value, list | str | bytes) or not hasattr(value, "shape")
+    ):
+        return None
+    dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    if framework == "numpy" and np.asarray(value).dtype.kind in "OUS":
+        return None
+    if framework == "tensorflow":
+        dtype = value.dtype.name
+    try:
+        found = to_numpy(value)
+    except (UsageError, TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"predictions have {name!r} of {dtype or type(value).__name__}, which can't be stored "
+            f"({error}); return real numbers or truth values, or convert them with record="
+        ) from error
+    if found.dtype.itemsize > 8:
+        raise UsageError(
+            f"predictions have {name!r} of {found.dtype}, which files can't hold; convert them to "
+            f"float64 with record="
+        )
+    if rows and found.ndim == 0:
+        raise UsageError(
+            f"predictions have a single number in {name!r}; return one row for each sample"
+        )
+    return np.array(found, dtype=found.dtype.newbyteorder("="), order="C")
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an object as JSON can hold it.
+
+    Raises:
+        UsageError: It holds an object that JSON can't hold.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {str(key): _plain(name, item) for key, item in value.items()}
+    if isinstance(value, str | int | float) and not isinstance(value, np.generic):
+        base = next(kind for kind in (str, int, float) if isinstance(value, kind))
+        return base(value)
+    if kind_of(value) != "numpy" or isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.str_):
+            return str(value)
+        array = _of_array(name, value, rows=False)
+        if array is not None:
+            return array.tolist()
+        if isinstance(value, np.ndarray):
+            return _plain(name, value.tolist())
+    raise UsageError(
+        f"predictions have an object of type {type(value).__name__} in {name!r}, which files can't "
+        f"hold; return strings, numbers, None, arrays, and lists and dicts of these, or convert "
+        f"them with record="
+    )
