@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,29 @@ def _install_debian(
     session.run(*install, env={"DEBIAN_FRONTEND": "noninteractive"}, external=True)
 
 
+def _take_bytecode(session: nox.Session) -> None:
+    """Take what Python has compiled of the same files in environments of other sessions.
+
+    Compiling torch takes twice as long as importing it, and TensorFlow 10 s. Packages say by the
+    hashes of their files what is the same; this library is installed anew in each environment.
+    """
+    own, *_ = Path(session.virtualenv.location).resolve().glob("lib/python*/site-packages")
+    tag = f"cpython-{own.parent.name.removeprefix('python').replace('.', '')}"
+    pattern = f"*/lib/{own.parent.name}/site-packages/*.dist-info/RECORD"
+    ours = {path.parent.name: path for path in own.glob("*.dist-info/RECORD")}
+    for path in own.parents[3].glob(pattern):
+        mine, theirs = ours.get(path.parent.name), path.parents[1]
+        if mine is None or theirs == own or path.parent.name.startswith("disteval"):
+            continue
+        for line in {*mine.read_text().splitlines()} & {*path.read_text().splitlines()}:
+            file = Path(line.partition(",")[0])
+            if file.suffix == ".py" and "sha256=" in line:
+                compiled = file.parent / "__pycache__" / f"{file.stem}.{tag}.pyc"
+                with suppress(OSError):  # one is not there, or the other is
+                    (own / compiled.parent).mkdir(exist_ok=True)
+                    (own / compiled).hardlink_to(theirs / compiled)
+
+
 PREPARE = {"tests-horovod": _build_horovod, "tests-web": _install_chromium}
 """What these sessions do beside what pip installs."""
 
@@ -153,6 +177,7 @@ def _register(name: str, suite: dict[str, Any]) -> None:
         variables = {k: v.format(**versions) for k, v in suite.get("variables", {}).items()}
         session.install(*installs, *groups)
         PREPARE.get(name, lambda _: None)(session)
+        _take_bytecode(session)
         command = ["pytest"]
         if COVERAGE in os.environ:
             session.install(COVERAGE_TOOL)
