@@ -31,7 +31,7 @@ class Call(NamedTuple):
         target: The function, or ``module:function``.
         settings: The case.
         planted: What its samples hold.
-        folder: Where ranks on this host note which samples they fetch; the audit removes it.
+        folder: The folder of the world, in which ranks of this host note what they fetch.
     """
 
     target: Target
@@ -138,6 +138,6 @@ def _torch_group() -> Any:
 
 
 def _file_of(folder: Path, rank: int) -> Path:
-    """Return a new path in the audit's folder, or among temporary files on a host that lacks it."""
+    """Return a new path in the world's folder, or among temporary files on a host that lacks it."""
     there = folder if folder.is_dir() else Path(tempfile.gettempdir())
     return there / f"disteval-audit-{rank}-{secrets.token_hex(4)}"

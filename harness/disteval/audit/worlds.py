@@ -15,7 +15,7 @@ from disteval.audit.planted import Planted
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
-from disteval.world import World, control_directory
+from disteval.world import World
 from disteval.world.address import LOOPBACK
 from disteval.world.channel.messages import packed
 
@@ -104,7 +104,6 @@ class AuditWorlds:
         self._worlds: dict[int, World] = {}
         self._fresh: set[int] = set()
         self._assumes: tuple[str, ...] = ()
-        self._folder: control_directory.ControlDirectory | None = None
 
     def assumptions(self, world_size: int) -> tuple[str, ...]:
         """Start the ranks of one world size, and return what the function assumes.
@@ -128,9 +127,8 @@ class AuditWorlds:
         world = self._open(settings.world_size)
         fresh = settings.world_size in self._fresh
         self._fresh.discard(settings.world_size)
-        assert self._folder is not None
         each = [planted] * settings.world_size if isinstance(planted, Planted) else planted
-        calls = [Call(self._target, settings, one, self._folder.path) for one in each]
+        calls = [Call(self._target, settings, one, world.folder) for one in each]
         begin = time.monotonic()
         try:
             found = world.run(call, *calls, timeout=self.limits.of(fresh))
@@ -172,8 +170,6 @@ class AuditWorlds:
         for world in self._worlds.values():
             if self._led is None:
                 world.close()
-        if self._folder is not None:
-            self._folder.remove()
 
     def _open(self, world_size: int) -> World:
         if world_size not in self._worlds:
@@ -182,8 +178,6 @@ class AuditWorlds:
         return self._worlds[world_size]
 
     def _start(self, world_size: int) -> World:
-        # The next leader removes it if this one is killed.
-        self._folder = self._folder or control_directory.create()
         if self._led is not None:
             self._led.join(self._backend)
             self._prepare(self._led)
