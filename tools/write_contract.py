@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 from disteval.conformance.rule import Rule
-from disteval.conformance.runner import select_rules
+from disteval.conformance.check import select_rules
 from page import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "contract.md"

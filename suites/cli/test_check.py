@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.runner import select_rules
+from disteval.conformance.check import select_rules
 
 from suites.helpers.command import disteval, invoke
 from suites.helpers.needs import each, needs

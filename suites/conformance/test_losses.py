@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.runner import check_backend, select_rules
+from disteval.conformance.check import check_backend, select_rules
 from disteval.contract import Rendezvous
 from disteval_backends.threads_dist import ThreadsDist
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.runner import select_rules
+from disteval.conformance.check import select_rules
 
 from suites.helpers.needs import needs
 from suites.helpers.processes import horovodrun, mpirun, run_plainly, torchrun

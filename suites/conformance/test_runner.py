@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import RankError
+from disteval.conformance.check import check_backend, select_rules
 from disteval.conformance.rule import Rule
-from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import Rendezvous
 from disteval.errors import WorldError
 from disteval_backends.threads_dist import ThreadsDist

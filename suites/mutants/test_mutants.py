@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval.conformance.check import check_backend, select_rules
 from disteval.conformance.drawing import DEPENDS
-from disteval.conformance.runner import check_backend, select_rules
 from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval_backends.threads_dist import ThreadsDist
 

@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import WorldError
+from disteval.conformance.bench import Bench
 from disteval.conformance.plugin import required
-from disteval.conformance.world import BackendWorlds
 from disteval.world import World, report_progress
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -75,7 +75,7 @@ def _import(backend: Any, arrays: str) -> None:
 
 
 @pytest.fixture
-def each(world: World, worlds: BackendWorlds, request: pytest.FixtureRequest) -> Each:
+def each(world: World, worlds: Bench, request: pytest.FixtureRequest) -> Each:
     """A function that holds a property to drawn examples on every rank of the world.
 
     ``each(strategy, on_rank, expected)`` runs ``on_rank(backend, example)`` on every rank; each

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Leases, Predictions, RankError, WorldError, evaluate, load_predictions
-from disteval.conformance.world import BackendWorlds
+from disteval.conformance.bench import Bench
 from disteval.metrics import Accuracy
 from disteval.world import World
 from hypothesis import strategies as st
@@ -157,15 +157,15 @@ def ended(folder: Path, leases: Any, backend: Any) -> Any:
 
 @pytest.mark.parametrize("leases", [None, Leases()])
 def test_killed_ranks_cost_time_and_change_no_result(
-    worlds: BackendWorlds, world: World, leases: Any, tmp_path: Path
+    worlds: Bench, world: World, leases: Any, tmp_path: Path
 ) -> None:
     """Ranks that are killed in a call leave what they had finished, and others go on with it."""
-    if not (worlds.can_be_lost and world.own_processes):
+    if not (worlds.session.can_start and world.own_processes):
         pytest.skip("ranks that may be killed are needed: processes that are started here")
-    with worlds.another() as lost, pytest.raises(WorldError) as caught:
+    with worlds.fresh() as lost, pytest.raises(WorldError) as caught:
         # So few calls that not all batches are done before a rank is killed.
         calls = [2 + rank % 2 for rank in range(world.world_size)]
-        lost.get().run(partial(killed, tmp_path, leases), *calls)
+        lost.world.run(partial(killed, tmp_path, leases), *calls)
     assert caught.value.lost
     found = world.run(partial(ended, tmp_path, leases))
     [(result, samples, stored)] = {repr(each): each for each in found}.values()

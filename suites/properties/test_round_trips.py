@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import LibraryMissingError
-from disteval.conformance.runner import check_backend
+from disteval.conformance.check import check_backend
 from disteval.errors import WorldError
 from disteval.registry import get_backend_class, list_all_backends
 from disteval.world import detect_outer_world

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.runner import check_backend, select_rules
+from disteval.conformance.check import check_backend, select_rules
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from hypothesis import given

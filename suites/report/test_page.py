@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.runner import check_backend, select_rules
+from disteval.conformance.check import check_backend, select_rules
 from disteval.errors import WorldError
 from disteval.world import World
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from disteval.conformance.runner import select_rules
+from disteval.conformance.check import select_rules
 
 from suites.helpers.needs import needs
 

@@ -14,7 +14,7 @@ from disteval.audit.answers import Answer, Result
 from disteval.audit.case import Settings
 from disteval.audit.judge import Problem, judge
 from disteval.audit.planted import Planted
-from disteval.audit.worlds import TORCHRUN, AuditWorlds
+from disteval.audit.worlds import TORCHRUN, Calls
 from disteval.errors import WorldError
 
 Reference = Callable[[Settings, Planted, Sequence[Answer]], Result | None]
@@ -33,12 +33,12 @@ def may_be_alone(settings: Settings, answers: Sequence[Answer]) -> bool:
 
 
 def counted_alone(
-    worlds: AuditWorlds, settings: Settings, planted: Planted, reference: Reference
+    call: Calls, settings: Settings, planted: Planted, reference: Reference
 ) -> Problem | None:
     """Call a function with other samples on each rank, and return that each counts its own alone.
 
     Args:
-        worlds: The worlds in which the function is called.
+        call: Calls the function.
         settings: A case with several ranks, in which each may have counted all samples.
         planted: What its samples hold.
         reference: Returns the result of one rank, by which other names are judged than the known.
@@ -48,13 +48,13 @@ def counted_alone(
     # These have the same number and the same ids. Ranks that wait for each other may hang with
     # unequal numbers, and somebody else's ranks can't be started again.
     ways += (
-        [[replace(planted, other_ids=True, seed=planted.seed + rank) for rank in ranks]]
-        if worlds.are_led
-        else [[replace(planted, size=size + rank) for rank in ranks]]
+        [[replace(planted, size=size + rank) for rank in ranks]]
+        if call.session.can_start
+        else [[replace(planted, other_ids=True, seed=planted.seed + rank) for rank in ranks]]
     )
     for own in ways:
         try:
-            answers = worlds.call(settings, own)
+            answers = call(settings, own)
         except WorldError:
             return None
         fits = {
@@ -65,7 +65,7 @@ def counted_alone(
         if not fits or not all(fits[rank][rank] for rank in fits):
             return None
         if not any(map(all, fits.values())):
-            return Problem("counted alone", "", _sentence(worlds, settings))
+            return Problem("counted alone", "", _sentence(call, settings))
     return None
 
 
@@ -74,9 +74,9 @@ def _is_right(planted: Planted, answers: Sequence[Answer], reference: Result | N
     return not judgement.refused and not judgement.problems
 
 
-def _sentence(worlds: AuditWorlds, settings: Settings) -> str:
+def _sentence(call: Calls, settings: Settings) -> str:
     *others, last = map(str, range(settings.world_size))
-    unset = [] if worlds.as_torchrun else [name for name in TORCHRUN if name not in os.environ]
+    unset = [] if call.as_torchrun else [name for name in TORCHRUN if name not in os.environ]
     remedy = (
         f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} not set here, and a library that "
         f"looks for ranks there, such as accelerate, finds none: start the ranks with torchrun, or "

@@ -20,7 +20,7 @@ from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import KNOWN, Planted
 from disteval.audit.weights import Weights, explain, groups_of, measure
-from disteval.audit.worlds import AuditWorlds
+from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
 from disteval.traces import TraceFolder
 from disteval.world import World
@@ -70,7 +70,7 @@ class Audit:
         self._sizes, self._tokens, self._seed = sorted(set(world_sizes)), tokens, seed
         self._launcher, self._seconds, self._only, self._first = launcher, seconds, only, first
         self._started_by = started_by
-        self._worlds = AuditWorlds(target, backend, launcher, timeout, led, trace)
+        self._calls = Calls(target, backend, launcher, timeout, led, trace)
         self._references: dict[Planted, Result | None] = {}
         self._alone = led is None or led.world_size == 1
         self._breaks = broken.Breaks()
@@ -86,13 +86,14 @@ class Audit:
         report = self.report
         try:
             first = self._only.world_size if self._only else self._sizes[0]
-            report.assumes = self._worlds.assumptions(first)
+            self._calls.session.world(first)
+            report.assumes = self._calls.assumes
             steps = self._steps()
             for done, (settings, again) in enumerate(steps):
                 if again and report.cases[settings] != "right":
                     continue
                 disturbed = self._breaks.expects(settings, bool(report.counts["right"]))
-                if self._worlds.are_lost or report.keeps_state or disturbed:
+                if self._calls.are_lost or report.keeps_state or disturbed:
                     report.cases[settings] = "skipped"
                 elif time.monotonic() - begin > self._seconds:
                     report.cases[settings] = "out of time"
@@ -105,7 +106,7 @@ class Audit:
                     break
             self._try_alone()
         finally:
-            self._worlds.close()
+            self._calls.close()
             report.seconds = time.monotonic() - begin
         self._conclude()
         return report
@@ -162,10 +163,10 @@ class Audit:
         planted = Planted(
             settings.size, settings.seed, tokens=settings.tokens, other_ids=settings.ids, **how
         )
-        was_fresh = self._worlds.is_fresh(settings.world_size)
+        was_fresh = self._calls.is_fresh(settings.world_size)
         judgement = Judgement(None, ())
         try:
-            answers = self._worlds.call(settings, planted)
+            answers = self._calls(settings, planted)
         except WorldError as error:
             return self._broken(settings, planted, error, was_fresh), judgement
         judgement = judge(planted, answers, self._reference(settings, planted, answers))
@@ -186,10 +187,10 @@ class Audit:
         """Find out whether each rank counted all samples alone, where nothing else was wrong."""
         for settings, planted in self._perhaps_alone.values():
             judged = not (self.report.findings or self.report.reason)
-            if not judged or self._notes.nothing_compared or self._worlds.are_lost:
+            if not judged or self._notes.nothing_compared or self._calls.are_lost:
                 return
-            self._worlds.limits.hurry = True
-            if found := counted_alone(self._worlds, settings, planted, self._reference):
+            self._calls.limits.hurry = True
+            if found := counted_alone(self._calls, settings, planted, self._reference):
                 self.report.cases[settings] = "wrong"
                 self._add(found, settings)
                 self._announce()
@@ -204,7 +205,7 @@ class Audit:
         if planted not in self._references:
             alone = settings.with_one_rank()
             try:
-                answers = self._worlds.call(alone, planted)
+                answers = self._calls(alone, planted)
             except WorldError:  # what has no reference is noted
                 answers = [Answer()]
             self._references[planted] = answers[0].result
@@ -237,12 +238,12 @@ class Audit:
             p for p in judgement.problems if p.name not in named or p.kind != "weighted wrongly"
         ]
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
-        weights = measure(self._worlds, settings, planted, weighed, self._only is None)
+        weights = measure(self._calls, settings, planted, weighed, self._only is None)
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]
                 explained = explain(
-                    self._worlds, settings, planted, problem, judgement, measured, fetched
+                    self._calls, settings, planted, problem, judgement, measured, fetched
                 )
                 self._add(explained, settings, planted, measured.weights, fair)
             else:
@@ -251,14 +252,14 @@ class Audit:
     def _is_right_otherwise(self, settings: Settings, planted: Planted, was_fresh: bool) -> bool:
         """Return whether the same call is right in new processes, or the next time."""
         if not was_fresh:
-            self._worlds.renew(settings.world_size)
+            self._calls.renew(settings.world_size)
         return self._is_right(settings, planted)
 
     def _is_right(self, settings: Settings, planted: Planted) -> bool:
-        if self._worlds.are_lost:
+        if self._calls.are_lost:
             return False
         try:
-            answers = self._worlds.call(settings, planted)
+            answers = self._calls(settings, planted)
         except WorldError:
             return False
         return not judge(planted, answers, self._reference(settings, planted, answers)).problems
@@ -269,9 +270,9 @@ class Audit:
         """Report a call that raised, lost ranks or did not return."""
         found = broken.describe(error, settings.world_size)
         self._breaks.add(settings, found)
-        if found.kind == "hangs" and self._worlds.limits.hurry:
+        if found.kind == "hangs" and self._calls.limits.hurry:
             return "skipped"  # a hang costs one time limit, and this call was given less
-        self._worlds.limits.hurry |= found.kind == "hangs"
+        self._calls.limits.hurry |= found.kind == "hangs"
         sentence = found.sentence + broken.hint_of_time(found, was_fresh, settings.world_size)
         self._add(Problem(found.kind, "", sentence), settings, planted, details=str(error))
         return "wrong"
@@ -301,7 +302,7 @@ class Audit:
             sentence += f"; {_IDS}" if self._is_right(*numbered) else ""
         again = replay_of(
             report.target, report.backend, self._launcher, settings, self._started_by,
-            self._worlds.limits.of_replay(problem.kind == "hangs"),
+            self._calls.limits.of_replay(problem.kind == "hangs"),
         )  # fmt: skip
         finding = Finding(
             problem.kind,

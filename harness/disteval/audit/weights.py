@@ -16,7 +16,7 @@ from disteval.audit.fetches import described, fetches_of
 from disteval.audit.findings import Kind
 from disteval.audit.judge import Judgement, Problem, show
 from disteval.audit.planted import Planted
-from disteval.audit.worlds import AuditWorlds
+from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
 
 _MOST_GROUPS = 16
@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 
 
 def measure(
-    worlds: AuditWorlds,
+    call: Calls,
     settings: Settings,
     planted: Planted,
     names: Sequence[str],
@@ -60,7 +60,7 @@ def measure(
     """Measure the weight of each sample in results, with one call for each sample and one more.
 
     Args:
-        worlds: The worlds in which the function is called.
+        call: Calls the function.
         settings: The case.
         planted: What its samples hold.
         names: The names of the results.
@@ -81,7 +81,7 @@ def measure(
             if each * settings.size > _MOST_SECONDS:
                 return {}
         try:
-            answers = worlds.call(settings, replace(planted, probe=probe))
+            answers = call(settings, replace(planted, probe=probe))
         except WorldError:
             return {}
         probed.append(next((a.result for a in answers if a.result is not None), {}))
@@ -111,7 +111,7 @@ def groups_of(size: int, roundings: Iterable[float]) -> list[range]:
 
 
 def explain(
-    worlds: AuditWorlds,
+    call: Calls,
     settings: Settings,
     planted: Planted,
     problem: Problem,
@@ -122,7 +122,7 @@ def explain(
     """Name the sample whose weight is the most wrong, and where the defect sits.
 
     Args:
-        worlds: The worlds in which the function is called.
+        call: Calls the function.
         settings: The case.
         planted: What its samples hold.
         problem: The wrong result.
@@ -181,7 +181,7 @@ def explain(
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
         where = _LOST if fetches[sample] else ""
-        if where and _counts_otherwise(worlds, settings, planted, problem.name, sample):
+        if where and _counts_otherwise(call, settings, planted, problem.name, sample):
             where = "where it holds something else, such as another label, it counts"
     elif problem.name == "sum" or not noted:
         repeated = _repeated(measured, fair, tolerance, absolute=problem.name == "sum")
@@ -210,14 +210,14 @@ def _adds_up(name: str, found: Measured, planted: Planted, value: Value | None) 
 
 
 def _counts_otherwise(
-    worlds: AuditWorlds, settings: Settings, planted: Planted, name: str, sample: int
+    call: Calls, settings: Settings, planted: Planted, name: str, sample: int
 ) -> bool:
     """Return whether a sample that was lost counts in one of some cases that hold other labels."""
     fair = planted.fair_weights(name)[sample]
     for seed in range(planted.seed + 1, planted.seed + _OTHERS):
         other = replace(planted, seed=seed, probe=range(sample, sample + 1))
         try:
-            answers = worlds.call(settings, other)
+            answers = call(settings, other)
         except WorldError:
             return False
         value = next((a.result.get(name) for a in answers if a.result is not None), None)

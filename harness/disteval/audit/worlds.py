@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from math import ceil
 
 from disteval.audit.answers import Answer
@@ -13,7 +12,7 @@ from disteval.audit.case import Settings
 from disteval.audit.on_ranks import Call, Target, call, prepare
 from disteval.audit.planted import Planted
 from disteval.errors import UsageError, WorldError, describe_error
-from disteval.registry import get_backend_class
+from disteval.judging.session import Session
 from disteval.traces import TraceFolder
 from disteval.world import World
 from disteval.world.address import LOOPBACK
@@ -77,16 +76,21 @@ class Limits:
         self._longest[fresh] = max(self._longest[fresh], seconds)
 
 
-class AuditWorlds:
-    """The worlds of one audit, which stay up from case to case.
+class Calls:
+    """Calls of a user's function on ranks, which stay up from case to case.
 
     Args:
         target: The user's function, or ``module:function``.
         backend: The backend whose group the function finds.
         launcher: How to start the ranks; None stands for the backend's own.
         timeout: The seconds that one call may take.
-        led: Ranks that somebody else has started, to be used instead of starting any.
+        led: Ranks that a launcher has started, to be used instead of starting any.
         trace: Where the worlds that are started record a trace.
+
+    Attributes:
+        limits: The time limits of calls.
+        session: The worlds.
+        assumes: What the function assumes, once it was imported.
     """
 
     def __init__(
@@ -98,23 +102,15 @@ class AuditWorlds:
         led: World | None = None,
         trace: TraceFolder | None = None,
     ) -> None:
-        self._target, self._backend, self._launcher = target, backend, launcher
-        self._timeout, self._led, self._trace = timeout, led, trace
-        self.limits = Limits(timeout)
-        self._worlds: dict[int, World] = {}
-        self._fresh: set[int] = set()
-        self._assumes: tuple[str, ...] = ()
+        self._target, self._timeout = target, timeout
+        self.limits, self.assumes = Limits(timeout), ()
+        self.session: Session[World] = Session(
+            backend, World, launcher=launcher, timeout=max(timeout, 20.0), trace=trace, led=led,
+            prepare=self._prepare,
+        )  # fmt: skip
+        self._called: set[int] = set()
 
-    def assumptions(self, world_size: int) -> tuple[str, ...]:
-        """Start the ranks of one world size, and return what the function assumes.
-
-        Raises:
-            WorldError: The ranks could not start, or could not import the function.
-        """
-        self._open(world_size)
-        return self._assumes
-
-    def call(self, settings: Settings, planted: Planted | Sequence[Planted]) -> list[Answer]:
+    def __call__(self, settings: Settings, planted: Planted | Sequence[Planted]) -> list[Answer]:
         """Call the function on every rank.
 
         Args:
@@ -124,77 +120,46 @@ class AuditWorlds:
         Raises:
             WorldError: A rank raised, was lost, or did not return in time.
         """
-        world = self._open(settings.world_size)
-        fresh = settings.world_size in self._fresh
-        self._fresh.discard(settings.world_size)
-        each = [planted] * settings.world_size if isinstance(planted, Planted) else planted
+        size = settings.world_size
+        world, fresh = self.session.world(size), self.is_fresh(size)
+        self._called.add(size)
+        each = [planted] * size if isinstance(planted, Planted) else planted
         calls = [Call(self._target, settings, one, world.folder) for one in each]
         begin = time.monotonic()
         try:
             found = world.run(call, *calls, timeout=self.limits.of(fresh))
-            self.limits.note(fresh, time.monotonic() - begin)
-            return found
         except WorldError:
             # After an error in the middle of a loop, a rank may hold what disturbs the next call.
-            self.renew(settings.world_size)
+            self.renew(size)
             raise
-
-    @property
-    def are_led(self) -> bool:
-        """Whether somebody else has started the ranks."""
-        return self._led is not None
+        self.limits.note(fresh, time.monotonic() - begin)
+        return found
 
     @property
     def as_torchrun(self) -> bool:
         """Whether ranks that are started here have the environment of torchrun."""
-        return not self.are_led and get_backend_class(self._backend).library == "torch"
+        return self.session.can_start and self.session.cls.library == "torch"
 
     @property
     def are_lost(self) -> bool:
-        """Whether somebody else's ranks are out of step, so that there are none to call."""
-        return self._led is not None and not self._led.is_open
+        """Whether a launcher's ranks are out of step, so that there are none to call."""
+        return self.session.is_lost()
 
     def is_fresh(self, world_size: int) -> bool:
         """Return whether the function was not called yet in the present world of that size."""
-        return world_size not in self._worlds or world_size in self._fresh
+        return world_size not in self._called
 
     def renew(self, world_size: int) -> None:
-        """End the world of that size, so that the next call starts another."""
-        world = self._worlds.pop(world_size, None)
-        if world is not None and self._led is None:
-            with suppress(WorldError):
-                world.terminate()
+        """End the world of that size, so that the next call finds another."""
+        self._called.discard(world_size)
+        self.session.renew(world_size)
 
     def close(self) -> None:
         """End every world that was started here."""
-        for world in self._worlds.values():
-            if self._led is None:
-                world.close()
+        self.session.close()
 
-    def _open(self, world_size: int) -> World:
-        if world_size not in self._worlds:
-            self._worlds[world_size] = self._start(world_size)
-            self._fresh.add(world_size)
-        return self._worlds[world_size]
-
-    def _start(self, world_size: int) -> World:
-        if self._led is not None:
-            self._led.join(self._backend)
-            self._prepare(self._led)
-            return self._led
-        world = World(
-            self._backend, world_size, launcher=self._launcher, timeout=max(self._timeout, 20.0),
-            trace=self._trace,
-        )  # fmt: skip
-        try:
-            self._prepare(world, _free_port() if self.as_torchrun else "")
-        except BaseException:
-            world.terminate()
-            raise
-        return world
-
-    def _prepare(self, world: World, port: str = "") -> None:
-        """Have every rank import the function; with a port, in the environment of torchrun."""
+    def _prepare(self, world: World) -> None:
+        """Have every rank import the function; in torchrun's environment, where that is ours."""
         try:
             packed(self._target)
         except Exception as error:  # pickling runs code of any class
@@ -202,12 +167,11 @@ class AuditWorlds:
                 f"the function can't be sent to the ranks ({describe_error(error)}); write it into "
                 f"a module, and name it as module:function"
             ) from error
-        size = world.world_size
+        size, port = world.world_size, _free_port() if self.as_torchrun else ""
         of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
-        found = world.run(
-            prepare, *[(self._target, each) for each in of_rank], timeout=max(self._timeout, 60.0)
-        )
-        self._assumes = found[0]
+        given = [(self._target, variables) for variables in of_rank]
+        self.assumes = world.run(prepare, *given, timeout=max(self._timeout, 60.0))[0]
+        self._called.discard(size)
 
 
 def _torchrun_variables(rank: int, world_size: int, port: str) -> dict[str, str]:

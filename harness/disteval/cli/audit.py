@@ -24,21 +24,14 @@ from disteval.cli.options import (
     interface_option,
     json_option,
     timeout_option,
-    trace_folder,
     trace_option,
 )
-from disteval.cli.terminal import is_quiet, print_error, write_reports
-from disteval.errors import HarnessError, UsageError, WorldError
+from disteval.cli.terminal import is_quiet, print_failure, write_reports
+from disteval.errors import UsageError
+from disteval.judging.session import leading
 from disteval.registry import add_working_directory
 from disteval.text import visible
-from disteval.world import (
-    OuterWorld,
-    World,
-    detect_outer_world,
-    follow,
-    release,
-    share_cores,
-)
+from disteval.world import World
 
 if TYPE_CHECKING:
     from disteval.audit import Finding, Report
@@ -54,14 +47,6 @@ _VERDICTS = {
     "wrong": "[red]wrong[/red]",
     "not judged": "not judged",
 }
-
-_STARTED_BY = {
-    "mpirun": ("mpirun", "-np"),
-    "horovodrun": ("horovodrun", "-np"),
-    "srun": ("srun", "-n"),
-    "torchrun": ("torchrun", "--no-python", "--nproc-per-node"),
-}
-"""The commands that start ranks of a number that comes after them."""
 
 
 @click.command("audit")
@@ -137,62 +122,34 @@ def audit_command(
     from disteval.audit.runner import DEFAULT_WORLD_SIZES, Audit
 
     add_working_directory()
-    outer = detect_outer_world()
-    if outer is not None and outer.rank > 0:
-        sys.exit(follow(outer))
-    led: World | None = None
-    started_by: tuple[str, ...] = ()
-    try:
-        folder = trace_folder(trace)
-        only = None if case is None else parse(case)
-        if only and world_size and only.world_size not in world_size:
-            raise UsageError(
-                f"--case has the world size {only.world_size}, and --world-size has "
-                f"{', '.join(map(str, world_size))}; leave --world-size out"
-            )
-        if only:
-            only = replace(only, tokens=only.tokens or tokens, seed=only.seed or seed)
-        sizes = (only.world_size,) if only else world_size or DEFAULT_WORLD_SIZES
-        if outer is not None:
-            share_cores(outer)
-            led = World.lead(outer, interface=chosen_interface(), trace=folder)
-            started_by = (*_STARTED_BY[outer.launcher], str(outer.world_size))
-            sizes = _size_of(outer, only.world_size if only else None, world_size)
-        # A bar is for terminals (disable=None), not for log files.
-        with tqdm(unit="step", disable=True if is_quiet() else None) as bar:
-
-            def show(done: int, total: int) -> None:
-                bar.total = total
-                bar.update(done - bar.n)
-
-            report = Audit(
-                target, sizes, backend, launcher, tokens, seed, timeout, seconds,
-                only=only, first=first, led=led, trace=folder, started_by=started_by,
-                on_finding=_announcer(), on_step=show,
-            ).run()  # fmt: skip
-    except HarnessError as error:
-        common = error.common if isinstance(error, WorldError) else None
-        print_error("audit", str(common or error), error)
-        if led is not None:
-            release(led, 2)
-        sys.exit(2)
-    written = write_reports("audit", report.target, report.to_json(), json_path, html_path)
-    code = report.exit_code or (0 if written else 2)
-    _show(Console(), report)
-    if led is not None:
-        release(led, code)
-    sys.exit(code)
-
-
-def _size_of(
-    outer: OuterWorld, wanted: int | None, world_size: tuple[int, ...] | None
-) -> tuple[int, ...]:
-    if wanted not in (None, outer.world_size) or world_size not in (None, (outer.world_size,)):
+    only = None if case is None else parse(case)
+    if only and world_size and only.world_size not in world_size:
         raise UsageError(
-            f"{outer.launcher} started {outer.world_size} ranks; leave --world-size out, and give "
-            f"--case that world size"
+            f"--case has the world size {only.world_size}, and --world-size has "
+            f"{', '.join(map(str, world_size))}; leave --world-size out"
         )
-    return (outer.world_size,)
+    if only:
+        only = replace(only, tokens=only.tokens or tokens, seed=only.seed or seed)
+    begun = leading(
+        (only.world_size,) if only else world_size, DEFAULT_WORLD_SIZES,
+        partial(print_failure, "audit"), world=World, interface=chosen_interface(), trace=trace,
+    )  # fmt: skip
+    # A bar is for terminals (disable=None), not for log files.
+    with begun as led, tqdm(unit="step", disable=True if is_quiet() else None) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        report = Audit(
+            target, led.sizes, backend, launcher, tokens, seed, timeout, seconds,
+            only=only, first=first, led=led.world, trace=led.trace, started_by=led.started_by,
+            on_finding=_announcer(), on_step=show,
+        ).run()  # fmt: skip
+        bar.close()
+        written = write_reports("audit", report.target, report.to_json(), json_path, html_path)
+        _show(Console(), report)
+        sys.exit(report.exit_code or (0 if written else 2))
 
 
 def _announcer() -> Callable[[Finding], None]:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -22,13 +22,13 @@ from disteval.cli.options import (
     interface_option,
     json_option,
     timeout_option,
-    trace_folder,
     trace_option,
 )
-from disteval.cli.terminal import is_quiet, print_error, table_console, write_reports
-from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
+from disteval.cli.terminal import is_quiet, print_failure, table_console, write_reports
+from disteval.errors import UsageError
 from disteval.extras import needs
-from disteval.registry import add_working_directory, get_backend_class
+from disteval.judging.session import leading
+from disteval.registry import add_working_directory
 from disteval.report.model import (
     SIGNS,
     Cell,
@@ -41,20 +41,10 @@ from disteval.report.model import (
     rules_of,
 )
 from disteval.text import visible, with_sections
-from disteval.world import (
-    OuterWorld,
-    detect_outer_world,
-    follow,
-    release,
-    share_cores,
-    why_not_in,
-)
 
 if TYPE_CHECKING:
     from disteval.conformance.results import Report, Result
     from disteval.conformance.rule import Rule
-    from disteval.conformance.world import JudgedWorld
-
 
 _MESSAGE_LENGTH = 160
 
@@ -110,73 +100,38 @@ def check_command(
     disteval check torch_cpu
     disteval check my_package.backend:MyBackend --world-size 3 --rules '2.*'
     """
-    try:
-        with needs("disteval check", "conformance"):
-            from disteval.conformance.runner import DEFAULT_WORLD_SIZES, check_backend, select_rules
-            from disteval.conformance.world import JudgedWorld
-        chosen = select_rules([part for part in rules.split(",") if part])
-        if list_rules:
-            _list_rules(chosen)
-            return
-        if target is None:
-            raise UsageError("no backend is named; name one, or give --list")
-        add_working_directory()
-        outer = detect_outer_world()
-        if outer is not None and outer.rank > 0:
-            sys.exit(follow(outer))
-        folder = trace_folder(trace)
-        judge = partial(
-            check_backend,
+    with needs("disteval check", "conformance"):
+        from disteval.conformance.check import DEFAULT_WORLD_SIZES, check_backend, select_rules
+        from disteval.conformance.world import JudgedWorld
+    chosen = select_rules([part for part in rules.split(",") if part])
+    if list_rules:
+        _list_rules(chosen)
+        return
+    if target is None:
+        raise UsageError("no backend is named; name one, or give --list")
+    add_working_directory()
+    begun = leading(
+        world_size, DEFAULT_WORLD_SIZES, partial(print_failure, "check"),
+        world=JudgedWorld, interface=chosen_interface(), trace=trace,
+    )  # fmt: skip
+    with begun as led:
+        if reason := led.why_not(target):
+            raise UsageError(reason)
+        report = check_backend(
             target,
+            led.sizes,
             rules=chosen,
             launcher=launcher,
             examples=examples,
             seed=seed,
             timeout=timeout,
-            trace=folder,
+            led=led.world,
+            trace=led.trace,
             on_result=None if is_quiet() else _print_first_failures(),
         )
-        led = None
-        if outer is None:
-            sizes = world_size or DEFAULT_WORLD_SIZES
-            report = judge(sizes)
-        else:
-            led = JudgedWorld.lead(outer, interface=chosen_interface(), trace=folder)
-            report = _judge_attached(judge, target, world_size, outer, led)
-    except HarnessError as error:
-        _fail(error)
-    written = write_reports("check", report.target, report.to_json(), json_path, html_path)
-    code = report.exit_code or (0 if written else 2)
-    _show(table_console(), report, {rule.number: rule for rule in chosen})
-    if led is not None:
-        release(led, code)
-    sys.exit(code)
-
-
-def _judge_attached(
-    judge: Callable[..., Report],
-    target: str,
-    world_size: tuple[int, ...] | None,
-    outer: OuterWorld,
-    led: JudgedWorld,
-) -> Report:
-    """Judge a backend on ranks that a launcher has started, at their world size only."""
-    try:
-        share_cores(outer)
-        if world_size not in (None, (outer.world_size,)):
-            raise UsageError(
-                f"--world-size {','.join(map(str, world_size))}, but {outer.launcher} started "
-                f"{outer.world_size} ranks; leave the option out"
-            )
-        led.load(target)
-        if reason := why_not_in(outer, target, get_backend_class(target)):
-            raise UsageError(reason)
-        return judge((outer.world_size,), led=led)
-    except HarnessError as error:
-        common = error.common if isinstance(error, WorldError) else None
-        print_error("check", str(common or error), error)
-        release(led, 2)
-        sys.exit(2)
+        written = write_reports("check", report.target, report.to_json(), json_path, html_path)
+        _show(table_console(), report, {rule.number: rule for rule in chosen})
+        sys.exit(report.exit_code or (0 if written else 2))
 
 
 def _print_first_failures() -> Callable[[Result], None]:
@@ -281,10 +236,3 @@ def _show_failure(console: Console, failure: Failure, also: list[Cell]) -> None:
         lines.append(f"the same cause breaks {rules_of(failure.alike)}; {alone}")
     lines.append(f"again: {escape(result['replay'])}")
     console.print("\n".join(lines), soft_wrap=True)  # commands and paths stay in one piece
-
-
-def _fail(error: HarnessError) -> NoReturn:
-    common = error.common if isinstance(error, WorldError) else None
-    is_missing = isinstance(common, LibraryMissingError)  # as each rank has found out
-    print_error("check", str(common if is_missing else error), error)
-    sys.exit(2)

@@ -126,8 +126,7 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     # Wrong usage is wrong on every rank of a host, but a file may be missing on another host.
     told = job is not None and job.rank > 0 and job.ranks_on_host == job.world_size
     if code == 1 or not told:
-        common = error.common if isinstance(error, WorldError) else None
-        print_error(ctx.invoked_subcommand, str(common or error), error)
+        print_failure(ctx.invoked_subcommand, error)
     if job is not None and lost:
         exit_now(code)
     ctx.exit(code)
@@ -151,6 +150,12 @@ def print_error(command: str | None, what: str, error: BaseException) -> None:
     rank = f"[rank {job.rank}] " if job is not None and job.rank > 0 else ""
     name = " ".join(filter(None, ["disteval", command]))
     click.echo(visible(f"{rank}{name}: {what}"), err=True)
+
+
+def print_failure(command: str | None, error: HarnessError) -> None:
+    """Print an error of this library, which may be the same on every rank."""
+    common = error.common if isinstance(error, WorldError) else None
+    print_error(command, str(common or error), error)
 
 
 def _job() -> Job | None:

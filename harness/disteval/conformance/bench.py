@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
 from disteval.conformance.fingerprint import digest
 from disteval.conformance.rule import BrokenRuleError, LostWorld, Trial
-from disteval.conformance.world import BackendWorlds
+from disteval.conformance.world import JudgedWorld
 from disteval.conformance.wrong import Difference, Wrong, compare
 from disteval.errors import WorldError
+from disteval.judging.session import Session
 
 T = TypeVar("T")
 _REMEMBERED = 40
@@ -22,28 +24,78 @@ class Bench:
     """The ranks of the backend under test, and the number of examples to try.
 
     Args:
-        worlds: The worlds of these ranks.
+        session: The worlds of the backend.
+        world_size: The number of ranks.
         examples: The number of drawn examples for each rule.
         random_seed: The seed of drawing.
+        sizes: All world sizes of the check, where they are known.
+        own: The world of these ranks; None stands for the session's present one.
 
     Attributes:
+        session: See above.
         cls: The backend's class.
         world_size: The number of ranks.
+        sizes: See above.
         ran: The number of examples tried so far.
         observed: Lines in which a check describes what the ranks did, also if it passes.
         wrong: The wrong results of all examples so far.
     """
 
-    def __init__(self, worlds: BackendWorlds, examples: int = 100, random_seed: int = 0) -> None:
-        self.worlds = worlds
-        self.cls = worlds.cls
-        self.world_size = worlds.world_size
+    def __init__(
+        self,
+        session: Session[JudgedWorld],
+        world_size: int,
+        examples: int = 100,
+        random_seed: int = 0,
+        *,
+        sizes: Sequence[int] = (),
+        own: JudgedWorld | None = None,
+    ) -> None:
+        self.session, self._own = session, own
+        self.cls, self.world_size = session.cls, world_size
+        self.sizes = sizes
         self.examples = examples
         self.ran = 0
         self.observed: list[str] = []
         self.wrong: list[Difference] = []
         self.random_seed = random_seed
         self._called: deque[Any] = deque(maxlen=_REMEMBERED)
+
+    def anew(self) -> Bench:
+        """Return a bench of the same ranks, on which nothing was tried yet."""
+        size, examples, seed = self.world_size, self.examples, self.random_seed
+        return Bench(self.session, size, examples, seed, sizes=self.sizes, own=self._own)
+
+    @property
+    def is_smallest(self) -> bool:
+        """Whether no smaller world of the check has several ranks."""
+        return self.world_size == min((size for size in self.sizes if size > 1), default=None)
+
+    @property
+    def world(self) -> JudgedWorld:
+        """The ranks, in step; others if those of the session were lost."""
+        return self._own or self.session.world(self.world_size)
+
+    @contextmanager
+    def fresh(self, **options: Any) -> Iterator[Bench]:
+        """Start as many other ranks, which may be lost; they end with the block.
+
+        Args:
+            **options: Options of `disteval.World`.
+        """
+        with self.session.fresh(self.world_size, **options) as own:
+            yield Bench(self.session, self.world_size, own=own)
+
+    def join_again(self, backend_timeout: float) -> None:
+        """Have the ranks leave their group, and join another one.
+
+        Args:
+            backend_timeout: As for `disteval.World`, for ranks that may be lost.
+        """
+        if self._own is None:
+            self.session.join_again(self.world_size)
+        else:
+            self._own.join(self.session.backend, backend_timeout)
 
     def run(
         self,
@@ -66,7 +118,7 @@ class Bench:
         """
         done = dict.fromkeys(range(self.world_size), 0)
         wrong: list[tuple[int, int]] = []
-        world = self.worlds.get()
+        world = self.world
         try:
             found = world.run(
                 function,

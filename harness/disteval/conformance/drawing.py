@@ -102,7 +102,7 @@ def each(
         first = error
     except LostWorld as error:
         # Ranks that only hang would hang again, for as long.
-        if not (error.error.errors and bench.worlds.can_be_lost):
+        if not (error.error.errors and bench.session.can_start):
             raise
         first = error
     failures: list[BrokenRuleError] = []
@@ -117,14 +117,14 @@ def each(
     try:
         _call(run, strategy, bench.examples, bench.random_seed)
     except LostWorld as error:
-        if failures or not first.in_doubt:
+        if failures or not first.doubt:
             error.came_after(failures[0].what if failures else first.what)
         raise
     except Flaky:
         # An example failed once and passed once: the result depends on the calls before, and every
         # example adds calls.
         first = min(failures, key=lambda failure: len(failure.counterexample))
-    if not first.in_doubt:
+    if not first.doubt:
         first.what += f"\n{DEPENDS}"
     raise first
 

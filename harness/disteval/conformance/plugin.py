@@ -17,25 +17,20 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from disteval.conformance.bench import Bench
 from disteval.conformance.summary import Summary
-from disteval.conformance.world import BackendWorlds, JudgedWorld
+from disteval.conformance.world import JudgedWorld
 from disteval.contract import Capabilities
-from disteval.errors import HarnessError, LibraryMissingError, WorldError
+from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
+from disteval.judging.session import Led, Session, leading
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.text import with_sections
-from disteval.world import (
-    OuterWorld,
-    World,
-    detect_outer_world,
-    follow,
-    release,
-    share_cores,
-    why_not_in,
-)
+from disteval.world import World
 
 if TYPE_CHECKING:
     from disteval.conformance.results import Result
@@ -46,9 +41,8 @@ _OPTIONS = (
     "--examples",
 )  # fmt: skip
 Code = int | pytest.ExitCode | None
-_LED = pytest.StashKey[JudgedWorld]()
+_LED = pytest.StashKey[Led[JudgedWorld]]()
 _TOLD = pytest.StashKey[dict[tuple[str, str], str]]()
-_OUTER = pytest.StashKey[OuterWorld]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -95,63 +89,39 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     add_working_directory()
     named = [*config.getoption("backend"), *required()]
-    config.pluginmanager.register(Summary(named, is_launched=_OUTER in config.stash))
+    config.pluginmanager.register(Summary(named, is_launched=_led(config).outer is not None))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Run no tests on a rank other than 0 of an outer world, but follow the orders of rank 0."""
-    outer = _outer_world()
-    if outer is None:
-        return None
-    if config.getoption("numprocesses", None):
-        raise pytest.UsageError(
-            f"-n can't be used under {outer.launcher}, whose ranks are the processes"
-        )
-    share_cores(outer)
-    if outer.rank == 0:
-        return None
-    try:
-        return follow(outer)
-    except HarnessError as error:
-        raise pytest.UsageError(str(error)) from error
+def _led(config: pytest.Config) -> Led[JudgedWorld]:
+    """Return what the tests run on; a worker of pytest-xdist starts its ranks itself."""
+    default = config.getoption("world_size") or _DEFAULT_WORLD_SIZES
+    return config.stash.get(_LED, Led(default))
 
 
-def _outer_world() -> OuterWorld | None:
-    try:
-        return detect_outer_world()
-    except HarnessError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-@pytest.hookimpl(specname="pytest_cmdline_main", wrapper=True)
-def pytest_cmdline_main_of_the_leader(config: pytest.Config) -> Generator[None, Code, Code]:
-    """Run the tests on rank 0 of an outer world, and send the exit status to the other ranks."""
-    outer = _outer_world()
-    if outer is None or outer.rank > 0:
-        return (yield)
-    try:
-        led = JudgedWorld.lead(outer, interface=config.getoption("world_interface"))
-    except HarnessError as error:
-        raise pytest.UsageError(str(error)) from error
-    config.stash[_OUTER], config.stash[_LED] = outer, led
-    code: Code = pytest.ExitCode.USAGE_ERROR
-    try:
-        asked = config.getoption("world_size")
-        if asked not in (None, (outer.world_size,)):
-            raise pytest.UsageError(
-                f"--world-size {','.join(map(str, asked))}, but {outer.launcher} started "
-                f"{outer.world_size} ranks; leave the option out"
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Code, Code]:
+    """On ranks of a launcher run the tests on rank 0, and let the others follow its orders."""
+    told = partial(_refuse, config)
+    asked, interface = config.getoption("world_size"), config.getoption("world_interface")
+    begun = leading(asked, _DEFAULT_WORLD_SIZES, told, world=JudgedWorld, interface=interface)
+    with begun as led:
+        if led.outer is not None and config.getoption("numprocesses", None):
+            raise UsageError(
+                f"-n can't be used under {led.outer.launcher}, whose ranks are the processes"
             )
-        code = yield
-    finally:
-        release(led, int(code or 0))
+        config.stash[_LED] = led
+        code: Code = yield
+        led.exit_code = int(code or 0)
     return code
+
+
+def _refuse(config: pytest.Config, error: HarnessError) -> NoReturn:
+    raise pytest.UsageError(str(error)) from error
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Return a line that says which outer world was joined."""
-    outer = config.stash.get(_OUTER, None)
+    outer = _led(config).outer
     if outer is None:
         return None
     return f"disteval: {outer.launcher} started {outer.world_size} ranks; this one leads"
@@ -164,10 +134,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     backends = config.getoption("backend") or list_all_backends()
     marker = metafunc.definition.get_closest_marker("world_sizes")
-    outer = config.stash.get(_OUTER, None)
-    asked = config.getoption("world_size") or _DEFAULT_WORLD_SIZES
-    there = (outer.world_size,) if outer else asked
-    sizes = marker.args if marker else there
+    sizes = marker.args if marker else _led(config).sizes
     groups = [
         pytest.param((name, size), id=f"{name}-W{size}") for name in backends for size in sizes
     ]
@@ -175,43 +142,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def worlds(request: pytest.FixtureRequest) -> Iterator[BackendWorlds]:
-    """The worlds of one backend at one size: the present one, or a new one if that was lost."""
+def worlds(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """The ranks of one backend at one size: the present ones, or new ones if those were lost."""
     name, size = request.param
     config = request.config
-    led, outer = config.stash.get(_LED, None), config.stash.get(_OUTER, None)
+    led, timeout = _led(config), config.getoption("world_timeout")
     try:
-        if led is not None:
-            led.load(name)
-        cls = get_backend_class(name)
-        if outer is not None and (reason := why_not_in(outer, name, cls)):
+        if reason := led.why_not(name):
             not_run(config, name, reason)
-        if outer is not None and size != outer.world_size:
-            pytest.skip(f"not run: world size {size}, and this job has {outer.world_size} ranks")
-        if size > 1 and (declared := cls.capabilities.why_not("multi_rank")):
+        if led.outer is not None and size not in led.sizes:
+            pytest.skip(f"not run: world size {size}, and this job has {led.sizes[0]} ranks")
+        session = Session(name, JudgedWorld, led=led.world, timeout=timeout)
+        if size > 1 and (declared := session.cls.capabilities.why_not("multi_rank")):
             pytest.skip(f"{name} declares that it can't do world size {size}: {declared}")
-        timeout = config.getoption("world_timeout")
-        sizes = config.getoption("world_size") or _DEFAULT_WORLD_SIZES
-        served = BackendWorlds(name, size, led=led, timeout=timeout, sizes=sizes)
-        served.get()
+        session.world(size)
     except (LibraryMissingError, WorldError) as error:
         # Every rank may say that the backend can't be used on this machine.
         missing = error.common if isinstance(error, WorldError) else error
         if isinstance(missing, LibraryMissingError):
             not_run(config, name, str(missing))
         raise
-    with served:
-        yield served
+    with session:
+        yield Bench(session, size, config.getoption("examples"), sizes=led.sizes)
 
 
 @pytest.fixture
-def world(worlds: BackendWorlds, request: pytest.FixtureRequest) -> World:
+def world(worlds: Bench, request: pytest.FixtureRequest) -> World:
     """Return the world of the previous test, or a new world if that one was lost."""
     for marker in request.node.iter_markers("needs"):
         [capability] = marker.args
         if declared := worlds.cls.capabilities.why_not(capability):
             pytest.skip(f"{worlds.cls.__name__} declares no {capability}: {declared}")
-    return worlds.get()
+    return worlds.world
 
 
 def not_run(config: pytest.Config, name: str, reason: str) -> NoReturn:

@@ -65,12 +65,12 @@ class Result:
         result.outcome, result.message = outcome, message
         return result
 
-    def not_judged(self, loss: str, why: str) -> Result:
+    def not_judged(self, why: str) -> Result:
         """Return this failure as a rule that was not judged, because ranks were lost or late."""
         return replace(
             self,
             outcome="error",
-            message=f"{loss}; {why}",
+            message=why,
             counterexample="",
             cause="",
             usually="",

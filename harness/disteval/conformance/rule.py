@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from disteval.conformance.causes import Detector
 from disteval.conformance.wrong import Difference
-from disteval.errors import HarnessError, WorldError, describe_error
+from disteval.errors import HarnessError, WorldError
+from disteval.judging.retry import doubt
 from disteval.world.postmortem import first_line
 
 if TYPE_CHECKING:
     from disteval.conformance.bench import Bench
-
-_TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
 
 
 class BrokenRuleError(HarnessError):
@@ -28,7 +26,7 @@ class BrokenRuleError(HarnessError):
         error: The error of a world whose ranks have raised.
 
     Attributes:
-        in_doubt: See `is_in_doubt`.
+        doubt: What something outside may have caused, see `disteval.judging.retry.doubt`.
     """
 
     def __init__(
@@ -42,7 +40,7 @@ class BrokenRuleError(HarnessError):
         self.what = what
         self.counterexample = counterexample
         self.differences, self.error = differences, error
-        self.in_doubt = error is not None and is_in_doubt(error)
+        self.doubt = doubt(error) if error else ""
 
     def __str__(self) -> str:
         return f"{self.what}\nexample: {self.counterexample}" if self.counterexample else self.what
@@ -56,29 +54,20 @@ class LostWorld(BaseException):
         counterexample: The example that was tried.
 
     Attributes:
-        in_doubt: See `is_in_doubt`; what came after another failure is not.
+        doubt: As of `BrokenRuleError`; what came after another failure is in no doubt.
     """
 
     def __init__(self, error: WorldError, counterexample: str) -> None:
         self.error, self.what = error, error.summary
         self.counterexample = counterexample
         self.differences: Sequence[Difference] = ()
-        self.in_doubt = is_in_doubt(error)
+        self.doubt = doubt(error)
 
     def came_after(self, failure: str) -> None:
         """Add the first line of a failure before the loss, which nothing outside can explain."""
-        if self.in_doubt:
-            self.in_doubt = False
+        if self.doubt:
+            self.doubt = ""
             self.what += f"\nbefore that, {first_line(failure)}"
-
-
-def is_in_doubt(error: WorldError) -> bool:
-    """Return whether something outside may be the cause of a failure, such as a busy machine.
-
-    Ranks ended, or were late, or all that they raised tells that a wait was over.
-    """
-    said = map(describe_error, error.errors.values())
-    return bool(error.lost) or all(map(_TIMED_OUT.search, said))
 
 
 class NotApplicableError(HarnessError):

@@ -21,7 +21,7 @@ class Conformance:
 
     def track_example(self, backend: str, number: str) -> float:
         """Return the time of a further example of a rule, which the backend must keep."""
-        from disteval.conformance.runner import check_backend, select_rules
+        from disteval.conformance.check import check_backend, select_rules
 
         found = []
         for examples in (1, 1, EXAMPLES):  # the first drawing builds its strategies

@@ -97,7 +97,7 @@ def check_over_the_cap(bench: Bench) -> None:
     finally:
         # Ranks that are threads share the cap with the leader.
         frames.configure(max_object_bytes=cap)
-        if not bench.worlds.is_lost:
+        if not bench.session.is_lost(bench.world_size):
             bench.run(limit, [cap] * world)
 
 
@@ -144,7 +144,7 @@ def check_mismatches(bench: Bench) -> None:
     if world == 1:
         raise NotApplicableError("at world size 1 no rank can be in another collective")
     reason = bench.cls.capabilities.why_not("detects_mismatches")
-    if reason and not bench.worlds.can_be_lost:
+    if reason and not bench.session.can_start:
         raise NotApplicableError(reason)
     trials = []
     for odd in sorted({0, last}):

@@ -65,7 +65,7 @@ def check_all_gather_large(bench: Bench) -> None:
     world = bench.world_size
     sent = [payloads(world, large(world), world - 1)]
     if world > 1:
-        size = large_of_each(world, bench.worlds.is_smallest)
+        size = large_of_each(world, bench.is_smallest)
         sent.append([Payload(size + rank, rank) for rank in range(world)])
     bench.expect(sequence, [trial_of([Collective(each)]) for each in sent])
 

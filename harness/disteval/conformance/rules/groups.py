@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import Collective, raises, sequence, trial_of
@@ -29,14 +29,13 @@ def check_side_by_side(bench: Bench) -> None:
     finalize_process only what init_process of this group has done.
     """
     # It is required, so a check of larger worlds alone has to try it, too.
-    _refuse_large(bench, _MOST_BESIDE if bench.worlds.is_smallest else max(WORLD_SIZES))
-    if not bench.worlds.can_be_lost:
+    _refuse_large(bench, _MOST_BESIDE if bench.is_smallest else max(WORLD_SIZES))
+    if not bench.session.can_start:
         raise NotApplicableError("this job can't start a second world")
     _call(bench, "the first world")
-    with bench.worlds.another() as beside:
-        other = Bench(beside)
+    with ExitStack() as beside:
         with _while("a second world started beside the first"), _no_start_is_a_failure():
-            beside.get()
+            other = beside.enter_context(bench.fresh())
         at_once = _while("two worlds called collectives at once")
         with at_once, ThreadPoolExecutor(1) as thread:
             calls = thread.submit(_call, other, "the second world", 1)
@@ -58,20 +57,23 @@ def check_joining_again(bench: Bench) -> None:
     other ranks, also after an error.
     """
     _refuse_large(bench, max(WORLD_SIZES))
-    worlds, alone = bench.worlds, bench.world_size == 1
+    world, can_start = bench.world_size, bench.session.can_start
     reason = bench.cls.capabilities.why_not("joins_again")
-    if reason and (alone or not worlds.can_be_lost):
+    if reason and (world == 1 or not can_start):
         raise NotApplicableError(reason)
-    own = worlds.another(backend_timeout=WAIT_SECONDS) if worlds.can_be_lost else worlds
-    with own if worlds.can_be_lost else nullcontext():
-        ranks = Bench(own)
+    own = (
+        bench.fresh(backend_timeout=WAIT_SECONDS)
+        if can_start
+        else nullcontext(Bench(bench.session, world))
+    )
+    with own as ranks:
         _call(ranks, "the first group")
-        ranks.run(broadcast_from_nowhere, [-1] * worlds.world_size)
+        ranks.run(broadcast_from_nowhere, [-1] * world)
         with _while("the ranks had left and joined again"):
             _join_again(ranks)
             _call(ranks, "the second group")
         # It takes the timeout, so one world size has to do.
-        if worlds.can_be_lost and bench.cls.capabilities.bounded_waits and bench.world_size == 2:
+        if can_start and bench.cls.capabilities.bounded_waits and world == 2:
             ranks.run(gather_without_the_last)
         with _while("the ranks had joined again after a failed collective"):
             _join_again(ranks)
@@ -96,10 +98,8 @@ def _call(bench: Bench, whose: str, turn: int = 0) -> None:
 
 
 def _join_again(bench: Bench) -> None:
-    try:
-        bench.worlds.join_again()
-    except WorldError as error:
-        raise LostWorld(error, "") from error
+    with _no_start_is_a_failure():
+        bench.join_again(WAIT_SECONDS)
     check_identity(bench)
     check_identity_before(bench)
 

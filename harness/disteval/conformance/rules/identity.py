@@ -52,7 +52,7 @@ def check_identity_before(bench: Bench) -> None:
     until init_process has succeeded.
     """
     after = bench.run(identity_of)
-    found = bench.worlds.get().before
+    found = bench.world.before
     for rank, before in enumerate(found):
         if before not in ((False, 0, 1), after[rank]):
             raise BrokenRuleError(

@@ -96,13 +96,13 @@ def check_too_late(bench: Bench) -> None:
     # Each rank counts its own calls. The last one is called by all, each for the third time.
     turns = [(None, 0), (0, 1), (1, None), (2, 2)]
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
-    with bench.worlds.another(timeout=bound, backend_timeout=WAIT_SECONDS) as own:
+    with bench.fresh(timeout=bound, backend_timeout=WAIT_SECONDS) as own:
         bench.ran += 1
-        own.get().run(gather_call, *["warm up"] * world)
+        own.world.run(gather_call, *["warm up"] * world)
         for turn in turns:
             calls = [turn[0] if rank == late else turn[1] for rank in range(world)]
             try:
-                found = own.get().run(gather_call, *calls)
+                found = own.world.run(gather_call, *calls)
             except WorldError as error:
                 raise LostWorld(error, example) from error
             for rank, (call, outcome) in enumerate(zip(calls, found, strict=True)):
@@ -121,7 +121,7 @@ def _check_applies(bench: Bench, what: str, harm: str) -> None:
     if bench.world_size not in WORLD_SIZES:
         sizes = " and ".join(map(str, WORLD_SIZES))
         raise NotApplicableError(f"{what} only at world sizes {sizes}")
-    if not bench.worlds.can_be_lost:
+    if not bench.session.can_start:
         raise NotApplicableError(harm)
 
 
@@ -132,7 +132,7 @@ def _check_fault(bench: Bench, deed: str) -> None:
     guilty = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     others = [rank for rank in range(world) if rank != guilty]
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
-    lost = bench.worlds.fresh(WAIT_SECONDS)
+    lost = bench.session.fresh(world, backend_timeout=WAIT_SECONDS)
     if deed != "never calls" and not lost.own_processes:
         lost.close()
         raise NotApplicableError("not every rank is a separate process, which could be lost")

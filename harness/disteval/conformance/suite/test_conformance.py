@@ -6,21 +6,20 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.attempts import check_rule
+from disteval.conformance.bench import Bench
+from disteval.conformance.check import check_rule, select_rules
 from disteval.conformance.plugin import failure_text, replay
 from disteval.conformance.rule import Rule
-from disteval.conformance.runner import select_rules
 from disteval.conformance.summary import RESULT
-from disteval.conformance.world import BackendWorlds
 from disteval.text import visible
 
 
 @pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)
-def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest) -> None:
+def test_rule(worlds: Bench, rule: Rule, request: pytest.FixtureRequest) -> None:
     """Check the backend under test against one rule of the contract."""
-    result = check_rule(rule, worlds, request.config.getoption("examples"))
+    result = check_rule(rule, worlds)
     request.node.stash[RESULT] = result
-    again = f"again: {replay(request.config, worlds.name, result)}"
+    again = f"again: {replay(request.config, worlds.session.name, result)}"
     if result.outcome == "unsupported":
         pytest.skip(visible(result.message))
     if result.outcome == "error":
@@ -29,6 +28,6 @@ def test_rule(worlds: BackendWorlds, rule: Rule, request: pytest.FixtureRequest)
             pytrace=False,
         )
     if result.outcome == "failed":
-        text = failure_text(request.config, worlds.name, result)
+        text = failure_text(request.config, worlds.session.name, result)
         pytest.fail(visible(f"{text}\n{again}"), pytrace=False)
     assert result.examples > 0

@@ -1,0 +1,372 @@
+"""One check of a backend: every rule at every world size, and what was in doubt once more.
+
+Read it from the top: `check_backend` plans the jobs, `_Check` runs them, and `try_rule` tries one
+rule at one world size.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
+from queue import SimpleQueue
+
+from disteval.conformance.bench import Bench
+from disteval.conformance.causes import Seen, likely_cause, raises
+from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
+from disteval.conformance.rule import (
+    RULES,
+    BrokenRuleError,
+    LostWorld,
+    NotApplicableError,
+    Rule,
+)
+from disteval.conformance.rules import (  # noqa: F401 - they register themselves
+    broadcast,
+    callers,
+    copies,
+    counting,
+    errors,
+    gather,
+    groups,
+    identity,
+    lost,
+    sequences,
+    template,
+)
+from disteval.conformance.world import JudgedWorld
+from disteval.contract import BaseDistBackend
+from disteval.errors import LibraryMissingError, UsageError, WorldError
+from disteval.host import available_cores
+from disteval.judging.retry import Try, doubt, settle
+from disteval.judging.session import Session
+from disteval.registry import get_backend_class
+from disteval.traces import TraceFolder
+from disteval.world.environment import refuse_worlds_of_each
+from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher, get_launcher
+from disteval.world.postmortem import first_line
+
+DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
+_AT_ONCE = 10  # one world of each size, and some whose ranks are lost, which mostly wait
+_RANKS_PER_CORE = 16  # of light work: a rank that has imported torch has taken 1.4 s of a core
+_STOP_SECONDS = 10.0
+
+Judged = Session[JudgedWorld]
+
+
+def select_rules(patterns: Sequence[str] = ()) -> list[Rule]:
+    """Return the rules whose number matches a pattern, such as ``2.*``; without patterns, all.
+
+    Raises:
+        UsageError: A pattern matches no rule.
+    """
+    rules = sorted(RULES, key=lambda rule: [int(part) for part in rule.number.split(".")])
+    for pattern in patterns:
+        if not any(fnmatch.fnmatch(rule.number, pattern) for rule in rules):
+            known = ", ".join(rule.number for rule in rules)
+            raise UsageError(f"no rule matches {pattern!r}; the known ones are: {known}")
+    chosen = patterns or ("*",)
+    return [rule for rule in rules if any(fnmatch.fnmatch(rule.number, p) for p in chosen)]
+
+
+def check_backend(
+    backend: str | type[BaseDistBackend],
+    world_sizes: Iterable[int] = DEFAULT_WORLD_SIZES,
+    *,
+    rules: Sequence[Rule] | None = None,
+    launcher: str | None = None,
+    examples: int = 100,
+    seed: int = 0,
+    timeout: float = DEFAULT_TIMEOUT,
+    led: JudgedWorld | None = None,
+    trace: TraceFolder | None = None,
+    on_result: Callable[[Result], None] | None = None,
+) -> Report:
+    """Check a backend against every rule, in worlds that this call starts.
+
+    Args:
+        backend: A registered name, ``module:Class``, or a class that the ranks can import.
+        world_sizes: The numbers of ranks to try.
+        rules: The rules to try; None means all.
+        launcher: How to start the ranks; None means the launcher that the class names.
+        examples: Drawn examples for each rule and world size.
+        seed: The seed of drawing; the same seed draws the same examples.
+        timeout: Seconds that one example may take.
+        led: Ranks that a launcher has started already; None starts ranks.
+        trace: Where the worlds that are started record a trace; None records none.
+        on_result: A function that is called with each result as soon as it is known, in any thread.
+            A failure that is in doubt is tried again at the end, and then reported twice.
+
+    Raises:
+        HarnessError: The backend can't be imported, or a world of it could not be started.
+    """
+    if led is None and launcher is None:
+        refuse_worlds_of_each("Run the check once, without that launcher, or with disteval check.")
+    begin = time.monotonic()
+    cls = get_backend_class(backend)
+    name = backend if isinstance(backend, str) else cls.__name__
+    report = Report(name, cls, seed, examples, timeout, launcher)
+    chosen, sizes = select_rules() if rules is None else list(rules), list(world_sizes)
+    session: Callable[[], Judged] = partial(
+        Session, backend, JudgedWorld, launcher=launcher, timeout=timeout, trace=trace, led=led
+    )
+    check = _Check(session, report, sizes, on_result)
+    found = None if led else get_launcher(launcher or cls.launcher)
+    with found.kept() if found else nullcontext():
+        for jobs in plan(chosen, sizes, found):
+            check.run_side_by_side(jobs)
+        # Beside others they may not have started for what rule 1.4 forbids, such as a fixed port.
+        for job in check.not_started:
+            check.run(job)
+        check.settle_doubts()
+    report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
+    report.seconds = time.monotonic() - begin
+    return report
+
+
+@dataclass(frozen=True)
+class Job:
+    """Rules that are tried one after another at one world size, on ranks of their own."""
+
+    size: int
+    rules: Sequence[Rule]
+
+
+def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None) -> list[list[Job]]:
+    """Divide a check into phases, which follow each other; the jobs of one run side by side.
+
+    Rules that lose ranks have a phase of their own: their worlds mostly wait, and their bounds
+    leave no time for those of other rules, which need all cores.
+
+    ``launcher`` starts the ranks; it is None where somebody else has started them.
+    """
+    threads = isinstance(launcher, ThreadsLauncher)
+    if not (threads or isinstance(launcher, ProcessLauncher)):
+        # There may be no room for the ranks of two worlds.
+        return [[Job(size, rules)] for size in sizes]
+    # Ranks that are threads share what such a rule measures or sets with those of other worlds.
+    alone = [r for r in rules if r.process_wide and threads]
+    jobs, losing = [], []
+    for size in sorted(sizes, reverse=True):  # the largest takes longest
+        lost_here = [r for r in rules if r.loses_ranks and size in lost.WORLD_SIZES]
+        losing += [Job(size, [r]) for r in lost_here]
+        if others := [r for r in rules if r not in lost_here and r not in alone]:
+            jobs.append(Job(size, others))
+    losing.sort(key=lambda job: job.rules[0].number, reverse=True)  # the last ones wait longest
+    return [jobs, losing, *([Job(size, alone)] for size in sizes if alone)]
+
+
+@dataclass
+class _Check:
+    """One check of one backend, whose jobs may run in several threads."""
+
+    new_session: Callable[[], Judged]
+    report: Report
+    sizes: Sequence[int]
+    on_result: Callable[[Result], None] | None
+    results: dict[tuple[int, str], Result] = field(default_factory=dict)
+    doubts: dict[tuple[int, str], tuple[Rule, Try[Result]]] = field(default_factory=dict)
+    not_started: list[Job] = field(default_factory=list)
+    sessions: list[Judged] = field(default_factory=list)
+    given_up: str = ""
+    stopped: bool = False
+
+    def run_side_by_side(self, jobs: Sequence[Job]) -> None:
+        """Run jobs, in threads if there are several; they begin in their order.
+
+        As many run at once as the cores of this host suffice for their ranks. When a job raises,
+        and on Ctrl-C, the others end soon, and the exception goes on.
+        """
+        if len(jobs) == 1:
+            self.run(jobs[0])
+            return
+        largest = sorted((job.size for job in jobs), reverse=True)[:_AT_ONCE]
+        most = _RANKS_PER_CORE * available_cores()
+        room = threading.Semaphore(max(1, sum(ranks <= most for ranks in accumulate(largest))))
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def work(job: Job) -> None:
+            try:
+                with room:
+                    self._run_beside(job)
+                ended.put(None)
+            except BaseException as error:
+                ended.put(error)
+
+        # Daemons: Ctrl-C ends the process, however long a job still waits for its ranks.
+        threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in threads:
+                if error := ended.get():
+                    raise error
+        except BaseException:
+            self.stopped = True
+            for session in self.sessions:
+                session.stop()  # a world that is starting ends as soon as it is there
+            deadline = time.monotonic() + _STOP_SECONDS
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            raise
+
+    def _run_beside(self, job: Job) -> None:
+        """Run a job beside others, or note it in `not_started` if no world of it starts."""
+        try:
+            self.run(job)
+        except WorldError as error:
+            missing = isinstance(error.common, LibraryMissingError)
+            if missing or self.stopped or (job.size, job.rules[0].number) in self.results:
+                raise
+            self.not_started.append(job)
+
+    def run(self, job: Job) -> None:
+        """Check the backend against the rules of one job, at its world size."""
+        size, in_a_row = job.size, 0
+        declared = self.report.single_rank if size > 1 else ""
+        with self._session() as session:
+            for rule in job.rules:
+                if self.stopped:  # what ends the ranks now is not the backend
+                    return
+                if declared or (self.given_up and not self._was_tried(size, rule)):
+                    outcome = "unsupported" if declared else "error"
+                    self._take(Result.of(rule, size, outcome, declared or self.given_up))
+                    continue
+                this = self._try(rule, session, size)
+                if self.stopped:
+                    return
+                no_start = this.result.outcome == "error" and this.doubt
+                in_a_row = in_a_row + 1 if session.is_lost(size) or no_start else 0
+                reason = _reason_to_give_up(in_a_row, size, session.can_start)
+                self.given_up = self.given_up or reason
+                if this.doubt and session.can_start:
+                    self.doubts[size, rule.number] = rule, this
+                    self._take(this.result, replay=False)
+                else:
+                    self._take(_settled(this, None))
+
+    def _session(self) -> Judged:
+        session = self.new_session()
+        self.sessions.append(session)
+        return session
+
+    def _try(self, rule: Rule, session: Judged, size: int) -> Try[Result]:
+        report = self.report
+        bench = Bench(session, size, report.examples, report.seed, sizes=self.sizes)
+        return try_rule(rule, bench)
+
+    def _take(self, result: Result, replay: bool = True) -> None:
+        """Take a result; one that may be settled otherwise has no command yet that replays it."""
+        tried = result.outcome in ("failed", "error") and result.message != self.given_up
+        if tried and replay:
+            result.replay = self.report.replay(result)
+        self.results[result.world_size, result.id] = result
+        if self.on_result is not None:
+            self.on_result(result)
+
+    def _was_tried(self, size: int, rule: Rule) -> bool:
+        result = self.results.get((size, rule.number))
+        return result is not None and result.message != self.given_up
+
+    def settle_doubts(self) -> None:
+        """Try each rule again whose failure is in doubt, alone and in new ranks.
+
+        A rule that fails again at one world size is not tried again at the larger ones.
+        """
+        broken = set()
+        for (size, number), (rule, first) in sorted(self.doubts.items()):
+            result = first.result
+            if number not in broken:
+                with self._session() as session:
+                    result = _settled(first, partial(self._try, rule, session, size))
+            if result.outcome == "failed":
+                broken.add(number)
+            self._take(result)
+
+
+def _reason_to_give_up(count: int, size: int, others: bool) -> str:
+    """Return why no more rules are tried after that many lost worlds in a row; empty to go on."""
+    # Ranks that a launcher has started already can be lost only once.
+    if count < (2 if others else 1):
+        return ""
+    rules = f"{count} rules in a row" if others else "one rule"
+    return f"not run: {rules} ended in a lost world or a timeout at world size {size}"
+
+
+def check_rule(rule: Rule, bench: Bench) -> Result:
+    """Check a backend against one rule, twice if a failure is in doubt at the first try.
+
+    Args:
+        rule: The rule.
+        bench: The ranks, which may be lost.
+    """
+
+    def again() -> Try[Result]:
+        bench.session.close()
+        return try_rule(rule, bench.anew())
+
+    first = try_rule(rule, bench.anew())
+    return _settled(first, again if bench.session.can_start else None)
+
+
+def _settled(first: Try[Result], again: Callable[[], Try[Result]] | None) -> Result:
+    return settle(
+        first,
+        again,
+        Result.not_judged,
+        lambda result, told: replace(result, message=f"{result.message}\n{told}"),
+    )
+
+
+def try_rule(rule: Rule, bench: Bench) -> Try[Result]:
+    """Try a rule once, see `check_rule`.
+
+    Raises:
+        WorldError: A world of the backend does not start, and no rank was lost.
+    """
+    result, said = Result.of(rule, bench.world_size), ""
+    begin = time.monotonic()
+    try:
+        rule.check(bench)
+    except NotApplicableError as reason:
+        result.outcome, result.message = "unsupported", str(reason)
+    except (BrokenRuleError, LostWorld) as error:
+        result.outcome, result.message = "failed", error.what
+        result.counterexample = error.counterexample
+        result.evidence = error.error.evidence if error.error else []
+        seen = Seen(bench.cls, bench.world_size, error.error, error.differences, bench.wrong)
+        result.cause = likely_cause(seen, rule.cause)
+        result.usually = "" if result.cause else rule.usually
+        result.cause = result.cause or raises(seen)
+        said = first_line(error.what) if error.doubt else ""
+    except WorldError as error:  # a world did not start
+        if not (rule.loses_ranks or error.lost):
+            raise
+        result.outcome, result.message = "error", str(error)
+        said = doubt(error) if error.lost else ""
+    else:
+        if not bench.ran:
+            result.outcome, result.message = "error", "the rule's check tried no example"
+    result.examples, result.seconds = bench.ran, time.monotonic() - begin
+    result.observed = "\n".join(bench.observed)
+    _hold_against_declaration(rule, bench.cls, result)
+    failed = result.outcome in ("failed", "error")
+    return Try(result, said if failed else "", failed=result.outcome == "failed")
+
+
+def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:
+    """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
+    reason = cls.capabilities.why_not(rule.capability) if rule.capability else ""
+    if not reason:
+        return
+    if result.outcome == "failed":
+        result.outcome, result.message, result.cause = "unsupported", reason, ""
+        result.usually, result.evidence = "", []
+    elif result.outcome == "passed" and result.world_size > 1:  # alone there is no other rank
+        result.outcome = "failed"
+        result.message = f"{rule.capability} is declared a no ({reason}), but it works"

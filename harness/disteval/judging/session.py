@@ -1,0 +1,269 @@
+"""The ranks that are judged: started here, one world for each size, or led where a launcher is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from disteval.contract import BaseDistBackend
+from disteval.errors import HarnessError, UsageError, WorldError
+from disteval.registry import get_backend_class
+from disteval.traces import TraceFolder
+from disteval.world import (
+    OuterWorld,
+    World,
+    detect_outer_world,
+    follow,
+    release,
+    share_cores,
+    why_not_in,
+)
+
+W = TypeVar("W", bound=World)
+
+_STARTED_BY = {
+    "mpirun": ("mpirun", "-np"),
+    "horovodrun": ("horovodrun", "-np"),
+    "srun": ("srun", "-n"),
+    "torchrun": ("torchrun", "--no-python", "--nproc-per-node"),
+}
+"""The commands that start ranks of a number that comes after them."""
+
+
+@dataclass
+class Led(Generic[W]):
+    """What a command judges on.
+
+    Attributes:
+        sizes: The world sizes to try.
+        world: The ranks that a launcher has started; None where ranks are to be started.
+        outer: What the launcher says of them.
+        trace: Where the judgement records a trace.
+        exit_code: The status with which the other ranks end where the block does not end by an
+            exit of its own.
+    """
+
+    sizes: Sequence[int]
+    world: W | None = None
+    outer: OuterWorld | None = None
+    trace: TraceFolder | None = None
+    exit_code: int = 2
+
+    @property
+    def started_by(self) -> tuple[str, ...]:
+        """The words of a command that starts as many ranks; nothing where ranks are started."""
+        return () if self.outer is None else (*_STARTED_BY[self.outer.launcher], str(self.sizes[0]))
+
+    def why_not(self, backend: str) -> str:
+        """Have led ranks import a backend, and return why it can't run on them; or nothing.
+
+        Raises:
+            HarnessError: It can't be imported.
+        """
+        if self.world is None or self.outer is None:
+            return ""
+        self.world.load(backend)
+        return why_not_in(self.outer, backend, get_backend_class(backend))
+
+
+@contextmanager
+def leading(
+    asked: Sequence[int] | None,
+    default: Sequence[int],
+    tell: Callable[[HarnessError], object],
+    *,
+    world: type[W],
+    interface: str | None = None,
+    trace: Path | None = None,
+) -> Iterator[Led[W]]:
+    """Judge in the block, on ranks that a launcher has started if it has.
+
+    On their ranks above 0 the block never begins: they follow rank 0, and end with the exit status
+    with which its block ends.
+
+    Args:
+        asked: The world sizes that the user has named; None stands for ``default``, or for the
+            number of ranks that are there.
+        default: The world sizes where nothing was asked for.
+        tell: Called with an error, which then ends the command with status 2. It comes before
+            other ranks are dismissed, for this process ends at that where they are lost.
+        world: The class of the world in which ranks are led.
+        interface: As for `World.lead`.
+        trace: The folder of ``--trace``, which only the process that leads makes.
+    """
+    led: Led[W] | None = None
+    try:
+        outer = detect_outer_world()
+        if outer is not None and outer.rank > 0:
+            sys.exit(follow(outer))
+        folder = None if trace is None else TraceFolder(trace, "--trace")
+        if outer is None:
+            yield Led(asked or default, trace=folder)
+            return
+        share_cores(outer)
+        ranks = world.lead(outer, interface=interface, trace=folder)
+        led = Led((outer.world_size,), ranks, outer, folder)
+        if asked not in (None, led.sizes):
+            raise UsageError(
+                f"--world-size {','.join(map(str, asked or ()))}, but {outer.launcher} started "
+                f"{outer.world_size} ranks; leave the option out, or start as many ranks"
+            )
+        yield led
+    except SystemExit as end:
+        if led is not None:
+            _dismiss(led, end.code if isinstance(end.code, int) else 1)
+        raise
+    except HarnessError as error:
+        try:
+            tell(error)
+        finally:
+            if led is not None:
+                _dismiss(led, 2)
+        sys.exit(2)
+    if led is not None:
+        _dismiss(led, led.exit_code)
+
+
+def _dismiss(led: Led[Any], exit_code: int) -> None:
+    assert led.world is not None
+    release(led.world, exit_code)
+
+
+class Session(Generic[W]):
+    """The present world of one backend at each size, and another one after it was lost.
+
+    Args:
+        backend: A registered name, ``module:Class``, or a class that the ranks can import.
+        world: The class of the worlds.
+        launcher: How to start the ranks; None stands for the launcher that the class names.
+        timeout: As for `World`.
+        trace: As for `World`.
+        led: Ranks that a launcher has started, to be used instead of starting any.
+        prepare: Called with each world before it is used at its size.
+
+    Attributes:
+        backend: See above.
+        name: The name of the backend, as it was given.
+        can_start: Whether other ranks can be started, so that the present ones may be lost.
+    """
+
+    def __init__(
+        self,
+        backend: str | type[BaseDistBackend],
+        world: type[W],
+        *,
+        launcher: str | None = None,
+        timeout: float = 20.0,
+        trace: TraceFolder | None = None,
+        led: W | None = None,
+        prepare: Callable[[W], object] = lambda _: None,
+    ) -> None:
+        self.backend = backend
+        self.name = backend if isinstance(backend, str) else backend.__name__
+        self.can_start, self._led = led is None, led
+        self._class, self._prepare = world, prepare
+        self._options: dict[str, Any] = {"launcher": launcher, "timeout": timeout, "trace": trace}
+        self._present: dict[int, W] = {}
+        self._started: list[W] = []
+        self._stopped = False
+        if led is not None:
+            led.timeout = timeout
+
+    @cached_property
+    def cls(self) -> type[BaseDistBackend]:
+        """The backend's class; led ranks import it all at once, as some libraries want."""
+        if self._led is not None:
+            self._led.load(self.backend)
+        return get_backend_class(self.backend)
+
+    def world(self, size: int) -> W:
+        """Return the present world of that size, or another one if that was lost.
+
+        Raises:
+            UsageError: Ranks of another number are led.
+            WorldError: The ranks do not start, or do not join their group.
+        """
+        world = self._present.get(size)
+        if world is None or not world.is_open:
+            world = self._present[size] = self.fresh(size) if self._led is None else self._led
+            try:
+                if self._led is not None:
+                    self._join(size)
+                self._prepare(world)
+            except BaseException:
+                self.renew(size)
+                raise
+        return world
+
+    def fresh(self, size: int, **options: Any) -> W:
+        """Start another world of that size, whose ranks may be lost; the caller closes it.
+
+        Args:
+            size: The number of ranks.
+            **options: Options of `World`, in place of the session's.
+        """
+        world = self._class(self.backend, size, **self._options | options)
+        self._started.append(world)
+        if self._stopped:
+            self.stop()
+        return world
+
+    def _join(self, size: int) -> None:
+        assert self._led is not None
+        if self._led.world_size != size:
+            raise UsageError(
+                f"world size {size}, but this job has {self._led.world_size} ranks, no more and no "
+                f"fewer"
+            )
+        self._led.join(self.backend)
+
+    def join_again(self, size: int) -> None:
+        """Have the ranks of the present world leave their group, and join another one."""
+        world = self._present.pop(size)  # without a group it serves nobody
+        world.join(self.backend)
+        self._present[size] = world
+
+    def is_lost(self, size: int | None = None) -> bool:
+        """Return whether the present world of that size was lost; without a size, led ranks."""
+        world = self._led if size is None else self._present.get(size)
+        return world is not None and not world.is_open
+
+    def renew(self, size: int) -> None:
+        """End the present world of that size at once, so that the next one is another.
+
+        Ranks that a launcher has started stay, and join another group.
+        """
+        world = self._present.pop(size, None)
+        if world is not None and self._led is None:
+            with suppress(WorldError):
+                world.terminate()
+
+    def stop(self) -> None:
+        """Terminate the ranks of all worlds that this session has started or is starting."""
+        self._stopped = True
+        for world in self._started:
+            world.terminate()
+
+    def close(self, size: int | None = None) -> None:
+        """End the present world of that size, or of all; led ranks leave their group only."""
+        for each in [size] if size is not None else [*self._present]:
+            world = self._present.pop(each, None)
+            if world is None or not world.is_open:
+                continue
+            if self._led is None:
+                world.close()
+            else:
+                # What was to be judged is; the world itself says that it is lost.
+                with suppress(WorldError):
+                    world.leave()
+
+    def __enter__(self) -> Session[W]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
