@@ -89,9 +89,9 @@ def in_training(case: Case) -> Any:
     [
         (unknown, "", ("f1 is 0.5", "auc")),
         (assumes("even"), "N=3,B=1,W=2", ("divisible",)),
-        (stream_by_position, "", ("N=2, B=1, W=2",)),
+        (stream_by_position, "", ("N=2,B=1,W=2",)),
         (lambda case: sums_of_integers(case)["accuracy"], "", ("result",)),
-        pytest.param(in_training, "", ("N=4, B=2, W=1, shuffle",), marks=needs("torch")),
+        pytest.param(in_training, "", ("N=4,B=2,W=1,shuffle",), marks=needs("torch")),
     ],
     ids=["nothing to compare", "assumed away", "no faster", "no truth", "training mode"],
 )

@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from disteval.report import charts, files, verdict
+from disteval.conformance import verdict
+from disteval.judging.report import Verdict
+from disteval.report import charts, files
 from disteval.report.badge import make_badge
 from disteval.report.model import make_columns, make_rows
 from disteval.report.page import render
@@ -41,7 +43,7 @@ def why_no_run(found: object) -> str:
     return files.why_no_run(found)
 
 
-def judge(results: list[Any], contract: dict[str, str], single_rank: str = "") -> verdict.Verdict:
+def judge(results: list[Any], contract: dict[str, str], single_rank: str = "") -> Verdict:
     """Return the verdict over some results of a check."""
     return verdict.judge(results, contract, single_rank)
 

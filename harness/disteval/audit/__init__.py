@@ -2,8 +2,8 @@
 
 from disteval.audit.assertion import audit
 from disteval.audit.case import Case
-from disteval.audit.findings import Finding, Report
+from disteval.audit.findings import LoopFinding, Report
 from disteval.audit.runner import Audit
 from disteval.errors import AuditError
 
-__all__ = ["Audit", "AuditError", "Case", "Finding", "Report", "audit"]
+__all__ = ["Audit", "AuditError", "Case", "LoopFinding", "Report", "audit"]

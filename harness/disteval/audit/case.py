@@ -48,10 +48,12 @@ class Settings:
     seed: int = 0
 
     def __str__(self) -> str:
-        extra = f", workers={self.num_workers}" * (self.num_workers > 0)
-        extra += ", shuffle" * self.shuffle + ", tokens" * self.tokens + ", ids" * self.ids
-        extra += f", seed={self.seed}" * (self.seed > 0)
-        return f"N={self.size}, B={self.batch_size}, W={self.world_size}{extra}"
+        """Return the case as `disteval.audit.cases.parse` reads it."""
+        words = [f"N={self.size}", f"B={self.batch_size}", f"W={self.world_size}"]
+        words += [f"workers={self.num_workers}"] * (self.num_workers > 0)
+        words += ["shuffle"] * self.shuffle + ["tokens"] * self.tokens + ["ids"] * self.ids
+        words += [f"seed={self.seed}"] * (self.seed != 0)
+        return ",".join(words)
 
     def with_one_rank(self) -> Settings:
         """Return the same samples for one rank, in one batch, without loader workers."""

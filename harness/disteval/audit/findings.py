@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from disteval.audit.case import Settings
-from disteval.report.files import header
+from disteval.judging.report import Finding, Verdict, header, replay
+from disteval.text import with_sections
 
 Kind = Literal[
     "counted twice",
@@ -32,32 +32,34 @@ DEFAULT_TIMEOUT = 20.0
 _IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, kw_only=True)
+class LoopFinding(Finding):
     """One way in which a function is wrong, with the smallest case that shows it.
 
     Attributes:
-        kind: What is wrong.
         name: The name of the result that shows it; empty for a hang or a crash.
-        sentence: What was found, what was expected and where the defect sits.
         settings: The case.
-        replay: The command that tries this case alone, or the call in Python.
         weights: The weight of each sample, where probes have measured it.
         fair: The weight that each sample should have.
-        details: Stacks and tracebacks of the ranks.
     """
 
-    kind: Kind
     name: str
-    sentence: str
     settings: Settings
-    replay: str = ""
-    weights: tuple[float, ...] = ()
-    fair: tuple[float, ...] = ()
-    details: str = ""
+    weights: Sequence[float] = ()
+    fair: Sequence[float] = ()
+
+    @property
+    def kind(self) -> str:
+        """What is wrong, see `Kind`."""
+        return self.title
+
+    @property
+    def details(self) -> str:
+        """What each rank was doing, with stacks and tracebacks; empty where all returned."""
+        return with_sections(self.message, self.evidence) if self.message else ""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.sentence} ({self.settings})"
+        return f"{self.title}: {self.sentence} ({self.settings})"
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Report:
     target: str
     backend: str
     assumes: tuple[str, ...] = ()
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LoopFinding] = field(default_factory=list)
     cases: dict[Settings, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     reason: str = ""
@@ -93,17 +95,34 @@ class Report:
         return Counter(self.cases.values())
 
     @property
-    def verdict(self) -> Literal["sound", "wrong", "not judged"]:
+    def judged(self) -> Verdict:
         """``wrong`` with a finding; ``sound`` if every case was tried and is right."""
-        if self.findings:
-            return "wrong"
-        whole = self.counts["right"] and self.counts["right"] == len(self.cases)
-        return "sound" if whole and not self.reason else "not judged"
+        counts = self.counts
+        whole = 0 < counts["right"] == len(self.cases) and not self.reason
+        word = "wrong" if self.findings else "sound" if whole else "not judged"
+        tried = counts["right"] + counts["wrong"]
+        wrong = (
+            f"{counts['wrong']} wrong" if counts["right"] or self.findings else "and none judged"
+        )
+        covers = f"is {word}: {tried} case{'s were' if tried != 1 else ' was'} tried, {wrong}"
+        if counts["skipped"] and not self.reason:
+            covers += f"; {counts['skipped']} skipped, because a smaller case would disturb them"
+        if counts["out of time"]:
+            covers += f"; {counts['out of time']} not tried within --seconds"
+        if self.assumes:
+            covers += f"; assumed: {', '.join(self.assumes)}"
+        covers += f", in {self.seconds:.0f} s"
+        return Verdict(word, covers, word, {"sound": 0, "wrong": 1, "not judged": 2}[word])
+
+    @property
+    def verdict(self) -> str:
+        """The word of `judged`."""
+        return self.judged.word
 
     @property
     def exit_code(self) -> int:
         """0 if the function is sound, 1 if it is wrong, 2 if it could not be judged."""
-        return {"sound": 0, "wrong": 1, "not judged": 2}[self.verdict]
+        return self.judged.exit_code
 
     @property
     def keeps_state(self) -> bool:
@@ -134,11 +153,12 @@ class Report:
                     "kind": f.kind,
                     "name": f.name,
                     "sentence": f.sentence,
-                    "case": case_text(f.settings),
+                    "case": f.where,
                     "replay": f.replay,
                     "weights": list(f.weights),
                     "fair": list(f.fair),
                     "details": f.details,
+                    "evidence": list(f.evidence),
                 }
                 for f in self.findings
             ],
@@ -149,17 +169,7 @@ class Report:
         }
 
 
-def case_text(settings: Settings) -> str:
-    """Return a case as `disteval.audit.cases.parse` reads it."""
-    words = [f"N={settings.size}", f"B={settings.batch_size}", f"W={settings.world_size}"]
-    words += [f"workers={settings.num_workers}"] * (settings.num_workers > 0)
-    words += ["shuffle"] * settings.shuffle + ["tokens"] * settings.tokens
-    words += ["ids"] * settings.ids
-    words += [f"seed={settings.seed}"] * (settings.seed != 0)
-    return ",".join(words)
-
-
-def replay(
+def replay_of(
     target: str,
     backend: str,
     launcher: str | None,
@@ -168,15 +178,11 @@ def replay(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> str:
     """Return the command that tries one case alone; in Python for a function that has no name."""
-    if not _IMPORTABLE.fullmatch(target):
-        given: dict[str, Any] = {"case": case_text(settings)}
-        given |= {"backend": backend} if backend != "torch_cpu" else {}
-        given |= {"launcher": launcher} if launcher else {}
-        given |= {"timeout": timeout} if timeout != DEFAULT_TIMEOUT else {}
-        settled = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        return f"disteval.audit.audit(evaluate, {settled})"
-    words = [*started_by, "disteval", "audit", target, "--case", case_text(settings)]
-    words += ["--backend", backend] * (backend != "torch_cpu")
-    words += ["--launcher", launcher] if launcher else []
-    words += ["--timeout", f"{timeout:g}"] * (timeout != DEFAULT_TIMEOUT)
-    return shlex.join(words)
+    options: dict[str, Any] = {"case": str(settings)}
+    options |= {"backend": backend} if backend != "torch_cpu" else {}
+    options |= {"launcher": launcher} if launcher else {}
+    options |= {"timeout": timeout} if timeout != DEFAULT_TIMEOUT else {}
+    if _IMPORTABLE.fullmatch(target):
+        return replay("audit", target, options, started_by)
+    settled = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"disteval.audit.audit(evaluate, {settled})"

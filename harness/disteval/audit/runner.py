@@ -13,8 +13,7 @@ from disteval.audit.answers import LISTS, Answer, Result
 from disteval.audit.case import Settings
 from disteval.audit.cases import cases, in_steps, not_held
 from disteval.audit.fetches import dealt
-from disteval.audit.findings import DEFAULT_TIMEOUT, Finding, Report
-from disteval.audit.findings import replay as replay_of
+from disteval.audit.findings import DEFAULT_TIMEOUT, LoopFinding, Report, replay_of
 from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
@@ -22,6 +21,7 @@ from disteval.audit.planted import KNOWN, Planted
 from disteval.audit.weights import Weights, explain, groups_of, measure
 from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
+from disteval.judging.retry import Try, doubt, settle
 from disteval.traces import TraceFolder
 from disteval.world import World
 
@@ -43,7 +43,7 @@ class Audit:
         first: Whether to stop at the first case that is wrong.
         led: Ranks that somebody else has started; ``trace`` is where a trace is recorded.
         started_by: The command that has started these ranks, which a replay begins with.
-        on_finding: Called with each finding as soon as it is known.
+        on_finding: Called with each finding as soon as it counts.
         on_step: Called after each step, with the steps that are done and all; a case is one or two.
     """
 
@@ -63,7 +63,7 @@ class Audit:
         led: World | None = None,
         trace: TraceFolder | None = None,
         started_by: Sequence[str] = (),
-        on_finding: Callable[[Finding], None] = lambda _: None,
+        on_finding: Callable[[LoopFinding], None] = lambda _: None,
         on_step: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.report = Report(name_of(target), backend)
@@ -78,7 +78,8 @@ class Audit:
         self._notes = Notes()
         self._perhaps_alone: dict[int, tuple[Settings, Planted]] = {}  # by world size
         self._on_finding, self._on_step = on_finding, on_step
-        self._announced = 0
+        self._told: list[LoopFinding] = []
+        self._doubts: list[tuple[LoopFinding, Callable[[], Try[LoopFinding]], str]] = []
 
     def run(self) -> Report:
         """Try the cases one after another, the smallest first, until the time is over."""
@@ -101,10 +102,11 @@ class Audit:
                     report.cases[settings] = self._again(settings) if again else self._try(settings)
                 self._announce()
                 self._on_step(done + 1, len(steps))
-                enough = self._first and report.findings and not self._fails_so_far
+                enough = self._first and report.findings and not self._fails_everywhere
                 if report.reason or enough:
                     break
             self._try_alone()
+            self._settle()
         finally:
             self._calls.close()
             report.seconds = time.monotonic() - begin
@@ -112,16 +114,35 @@ class Audit:
         return report
 
     def _announce(self) -> None:
-        """Tell of new findings; not while the function may fail in every case."""
-        if not self._fails_so_far:
-            for finding in self.report.findings[self._announced :]:
+        """Tell of new findings; not while the function may fail in every case, or in doubt."""
+        in_doubt = [finding for finding, _, _ in self._doubts]
+        for finding in self.report.findings:
+            if finding not in [*self._told, *in_doubt] and not self._fails_everywhere:
+                self._told.append(finding)
                 self._on_finding(finding)
-            self._announced = len(self.report.findings)
+
+    def _settle(self) -> None:
+        """Call once more where ranks were lost or late, which a busy machine may have caused."""
+        report, doubts, self._doubts = self.report, self._doubts, []
+        for finding, again, said in doubts:
+            if self._fails_everywhere and not self._only:
+                return
+            found = settle(Try(finding, said), again if self._calls.session.can_start else None)
+            at = report.findings.index(finding)
+            if found.not_judged:
+                del report.findings[at]
+                report.cases[finding.settings] = "skipped"
+                told = f"{finding.title}: {finding.sentence}; {found.not_judged}"
+                report.reason = report.reason or f"{told}; again: {finding.replay}"
+            else:
+                message = f"{finding.message}\n{found.twice}"
+                report.findings[at] = replace(finding, message=message)
+        self._announce()
 
     def _conclude(self) -> None:
         """Say why the function could not be judged, if it could not, and what to know besides."""
         report = self.report
-        if self._fails_so_far and not self._only:
+        if self._fails_everywhere and not self._only:
             found = report.findings[0]
             report.reason = f"the function fails in every case: {found.sentence}"
             report.details = found.details
@@ -274,12 +295,23 @@ class Audit:
             return "skipped"  # a hang costs one time limit, and this call was given less
         self._calls.limits.hurry |= found.kind == "hangs"
         sentence = found.sentence + broken.hint_of_time(found, was_fresh, settings.world_size)
-        self._add(Problem(found.kind, "", sentence), settings, planted, details=str(error))
+        finding = self._add(Problem(found.kind, "", sentence), settings, planted, error=error)
+        if finding is not None and (said := doubt(error)):
+
+            def again() -> Try[LoopFinding]:
+                self._calls.renew(settings.world_size)
+                # What breaks in ranks that made a call before may need that one.
+                calls = range(1 if was_fresh else 2)
+                return Try(
+                    finding, failed=not all(self._is_right(settings, planted) for _ in calls)
+                )
+
+            self._doubts.append((finding, again, said))
         return "wrong"
 
     @property
-    def _fails_so_far(self) -> bool:
-        """Whether every call broke without a part of other ranks, so that nothing can be judged."""
+    def _fails_everywhere(self) -> bool:
+        """Whether every call so far failed on a rank by itself, so that nothing can be judged."""
         found = self.report.findings
         broke = all(finding.kind in ("crashes", "hangs") for finding in found)
         return bool(found) and broke and self._breaks.alone and not self.report.counts["right"]
@@ -291,11 +323,12 @@ class Audit:
         planted: Planted | None = None,
         weights: Sequence[float] | Weights = (),
         fair: Sequence[float] | Weights = (),
-        details: str = "",
-    ) -> None:
+        error: WorldError | None = None,
+    ) -> LoopFinding | None:
+        """Add a finding, unless there is one of its kind and name, and return it."""
         report = self.report
         if any((f.kind, f.name) == problem[:2] for f in report.findings):
-            return
+            return None
         sentence = problem.sentence
         if settings.ids and planted is not None:
             numbered = replace(settings, ids=False), replace(planted, other_ids=False)
@@ -304,14 +337,17 @@ class Audit:
             report.target, report.backend, self._launcher, settings, self._started_by,
             self._calls.limits.of_replay(problem.kind == "hangs"),
         )  # fmt: skip
-        finding = Finding(
-            problem.kind,
-            problem.name,
-            sentence,
-            settings,
-            again,
-            tuple(map(float, weights)),
-            tuple(map(float, fair)),
-            details,
+        finding = LoopFinding(
+            title=problem.kind,
+            where=str(settings),
+            sentence=sentence,
+            message=error.summary if error else "",
+            evidence=error.evidence if error else (),
+            replay=again,
+            name=problem.name,
+            settings=settings,
+            weights=tuple(map(float, weights)),
+            fair=tuple(map(float, fair)),
         )
         report.findings.append(finding)
+        return finding

@@ -26,7 +26,13 @@ from disteval.cli.options import (
     timeout_option,
     trace_option,
 )
-from disteval.cli.terminal import is_quiet, print_failure, write_reports
+from disteval.cli.terminal import (
+    is_quiet,
+    print_failure,
+    print_findings,
+    print_verdict,
+    write_reports,
+)
 from disteval.errors import UsageError
 from disteval.judging.session import leading
 from disteval.registry import add_working_directory
@@ -34,19 +40,13 @@ from disteval.text import visible
 from disteval.world import World
 
 if TYPE_CHECKING:
-    from disteval.audit import Finding, Report
+    from disteval.audit import LoopFinding, Report
 
 STARTERS = (
     "plain", "accelerate", "lightning", "transformers", "ignite", "torchmetrics", "mmengine",
     "keras", "flax",
 )  # fmt: skip
 """The libraries that there is a function to start from for."""
-
-_VERDICTS = {
-    "sound": "[green]sound[/green]",
-    "wrong": "[red]wrong[/red]",
-    "not judged": "not judged",
-}
 
 
 @click.command("audit")
@@ -141,6 +141,8 @@ def audit_command(
             bar.total = total
             bar.update(done - bar.n)
 
+        if reason := led.why_not(backend):
+            raise UsageError(reason)
         report = Audit(
             target, led.sizes, backend, launcher, tokens, seed, timeout, seconds,
             only=only, first=first, led=led.world, trace=led.trace, started_by=led.started_by,
@@ -152,8 +154,8 @@ def audit_command(
         sys.exit(report.exit_code or (0 if written else 2))
 
 
-def _announcer() -> Callable[[Finding], None]:
-    def announce(finding: Finding) -> None:
+def _announcer() -> Callable[[LoopFinding], None]:
+    def announce(finding: LoopFinding) -> None:
         with tqdm.external_write_mode(file=sys.stderr):  # above the bar
             click.echo(visible(f"found: {finding}"), err=True)
 
@@ -162,29 +164,11 @@ def _announcer() -> Callable[[Finding], None]:
 
 def _show(console: Console, report: Report) -> None:
     write = partial(console.print, soft_wrap=True, highlight=False)
-    for finding in report.findings:
-        write(f"\n[bold]{finding.kind}[/bold]: {escape(visible(finding.sentence))}")
-        write(f"  smallest case: {finding.settings}")
-        write(f"  again: {escape(finding.replay)}")
-        if finding.details:
-            write("  " + escape(visible(finding.details).replace("\n", "\n  ")))
+    print_findings(console, report.findings)
     for warning in report.warnings:
         write(f"\nnote: {escape(warning)}")
     if report.reason:
         write(f"\n{escape(visible(report.reason))}")
         if report.details:
             write("  " + escape(visible(report.details).replace("\n", "\n  ")))
-    counts = report.counts
-    tried = counts["right"] + counts["wrong"]
-    wrong = f"{counts['wrong']} wrong" if counts["right"] or report.findings else "and none judged"
-    sentence = f"{tried} case{'s were' if tried != 1 else ' was'} tried, {wrong}"
-    if counts["skipped"] and not report.reason:
-        sentence += f"; {counts['skipped']} skipped, because a smaller case would disturb them"
-    if counts["out of time"]:
-        sentence += f"; {counts['out of time']} not tried within --seconds"
-    if report.assumes:
-        sentence += f"; assumed: {', '.join(report.assumes)}"
-    write(
-        f"\n{escape(report.target)} is [bold]{_VERDICTS[report.verdict]}[/bold]: {sentence}, in "
-        f"{report.seconds:.0f} s"
-    )
+    print_verdict(console, report.target, report.judged)

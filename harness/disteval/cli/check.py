@@ -24,23 +24,21 @@ from disteval.cli.options import (
     timeout_option,
     trace_option,
 )
-from disteval.cli.terminal import is_quiet, print_failure, table_console, write_reports
+from disteval.cli.terminal import (
+    is_quiet,
+    print_failure,
+    print_findings,
+    print_verdict,
+    table_console,
+    write_reports,
+)
+from disteval.conformance.verdict import finding_of, reasons_of
 from disteval.errors import UsageError
 from disteval.extras import needs
+from disteval.judging.report import SIGNS
 from disteval.judging.session import leading
 from disteval.registry import add_working_directory
-from disteval.report.model import (
-    SIGNS,
-    Cell,
-    Failure,
-    cause_of,
-    failures,
-    make_columns,
-    make_rows,
-    reasons,
-    rules_of,
-)
-from disteval.text import visible, with_sections
+from disteval.text import visible
 
 if TYPE_CHECKING:
     from disteval.conformance.results import Report, Result
@@ -184,55 +182,17 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
             f"{examples / seconds:.0f}" if examples else "",
         )
     console.print(table)
-    columns = make_columns([("", report.to_json())])
-    for reason in reasons(columns):
+    for reason in reasons_of(map(vars, report.rules)):
         text = f"{'; '.join(reason.where)}: {escape(visible(reason.text))}"
         console.print(f"{SIGNS[reason.outcome].glyph} {text}", soft_wrap=True)
-    _show_failures(console, failures(make_rows(columns)))
+    failed = [result for result in report.rules if result.outcome == "failed"]
+    print_findings(console, [finding_of(vars(result)) for result in failed])
     total = sum(result.examples for result in report.rules)
-    verdict = report.judged
-    console.print(
-        f"\n[bold]{escape(report.target)} {verdict.covers}[/bold]\n"
-        f"{total} examples in {report.seconds:.0f} s",
-        soft_wrap=True,
-    )
-    if verdict.left_out:
+    print_verdict(console, report.target, report.judged)
+    console.print(f"{total} examples in {report.seconds:.0f} s")
+    if report.judged.left_out:
         console.print(
             "A conformant backend keeps every required rule at two or more world sizes. Left out "
-            f"of this check: {verdict.left_out}",
+            f"of this check: {report.judged.left_out}",
             soft_wrap=True,
         )
-
-
-def _show_failures(console: Console, found: list[Failure]) -> None:
-    """Print each likely cause once, and each rule without one at its smallest world size."""
-    told = {failure.cell.row for failure in found if cause_of(failure.cell)}
-    for failure in found:
-        row = failure.cell.row
-        without = [f.cell for f in found if f.cell.row == row and not cause_of(f.cell)]
-        if cause_of(failure.cell) or row not in told:
-            _show_failure(console, failure, [cell for cell in without if cell != failure.cell])
-        told.add(row)
-
-
-def _show_failure(console: Console, failure: Failure, also: list[Cell]) -> None:
-    """Print a failure in full, and in one line each the others of its rule and of its cause."""
-    result = failure.cell.result or {}
-    lines = [f"\n[bold]rule {result['id']}, world size {failure.cell.size}: broken[/bold]"]
-    lines.append(escape(result["sentence"]))
-    if result["counterexample"]:
-        lines.append(f"example: {escape(visible(result['counterexample']))}")
-    found = with_sections(result["message"], result["evidence"])
-    lines.append(escape(visible(found)))
-    if cause := cause_of(failure.cell):
-        lines.append(f"[bold]likely cause:[/bold] {escape(visible(cause))}")
-    if usually := result.get("usually"):
-        lines.append(f"[bold]usually:[/bold] {escape(usually)}")
-    if also:
-        sizes = ", ".join(str(cell.size) for cell in also)
-        lines.append(f"also broken at world size{'s' * (len(also) > 1)} {sizes}")
-    if failure.alike:
-        alone = "check one of these alone, with --rules, to see its example"
-        lines.append(f"the same cause breaks {rules_of(failure.alike)}; {alone}")
-    lines.append(f"again: {escape(result['replay'])}")
-    console.print("\n".join(lines), soft_wrap=True)  # commands and paths stay in one piece

@@ -40,9 +40,10 @@ from disteval.data.predictions import Predictions, load_predictions
 from disteval.data.predictions.formats import FORMATS
 from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
+from disteval.judging.report import header
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, get_backend_class
-from disteval.report.files import header, write_run
+from disteval.report.files import write_run
 from disteval.world import (
     OuterWorld,
     RayLauncher,

@@ -28,7 +28,8 @@ from disteval.data.cifar10 import load_cifar10
 from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.files import lock_folder
-from disteval.report.files import header, write_run
+from disteval.judging.report import header
+from disteval.report.files import write_run
 from disteval.world import detect_outer_world
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,9 +17,11 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from disteval.cli.streams import printing_safely
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
+from disteval.judging.report import OUTCOMES, SIGNS, Finding, Verdict, grouped
 from disteval.launched import Job, launched_job
 from disteval.report.files import write_run
 from disteval.text import visible
@@ -239,6 +241,23 @@ def _log_on_stderr() -> Iterator[None]:
 def table_console() -> Console:
     """Return a console for tables: on a narrow terminal lines go on in the next one, uncut."""
     return Console(width=max(_LEAST_WIDTH, Console().width))
+
+
+def print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """Print findings, one for each likely cause; commands and paths stay in one piece."""
+    for finding in grouped(findings):
+        first, *lines = finding.lines()
+        shown = [f"[bold red]{SIGNS['failed'].glyph} {escape(visible(str(first)))}[/bold red]"]
+        shown += [escape(visible(str(line))) for line in lines]
+        console.print("\n" + "\n".join(shown), soft_wrap=True, highlight=False)
+
+
+def print_verdict(console: Console, target: str, verdict: Verdict) -> None:
+    """Print the sentence of a verdict."""
+    colour = {"passed": "green", "failed": "red"}.get(OUTCOMES[verdict.word], "yellow")
+    sentence = escape(visible(f"{target} {verdict.covers}"))
+    shown = f"\n[bold {colour}]{sentence}[/bold {colour}]"
+    console.print(shown, soft_wrap=True, highlight=False)
 
 
 def write_reports(

@@ -14,8 +14,9 @@ from disteval.arguments import check_output_file, unwritable
 from disteval.cli.options import OutputPath, json_option
 from disteval.cli.terminal import table_console
 from disteval.errors import UsageError
+from disteval.judging.report import header
 from disteval.report.charts import draw_trace
-from disteval.report.files import header, write_file, write_run
+from disteval.report.files import write_file, write_run
 from disteval.text import visible
 from disteval.traces.folder import MERGED, NAME
 from disteval.traces.merging import write_merged

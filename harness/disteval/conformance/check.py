@@ -315,12 +315,11 @@ def check_rule(rule: Rule, bench: Bench) -> Result:
 
 
 def _settled(first: Try[Result], again: Callable[[], Try[Result]] | None) -> Result:
-    return settle(
-        first,
-        again,
-        Result.not_judged,
-        lambda result, told: replace(result, message=f"{result.message}\n{told}"),
-    )
+    found = settle(first, again)
+    if found.not_judged:
+        return found.result.not_judged(found.not_judged)
+    result = found.result
+    return replace(result, message=f"{result.message}\n{found.twice}") if found.twice else result
 
 
 def try_rule(rule: Rule, bench: Bench) -> Try[Result]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,12 +24,12 @@ import pytest
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.summary import Summary
+from disteval.conformance.verdict import finding_of
 from disteval.conformance.world import JudgedWorld
 from disteval.contract import Capabilities
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from disteval.judging.session import Led, Session, leading
-from disteval.registry import add_working_directory, get_backend_class, list_all_backends
-from disteval.text import with_sections
+from disteval.registry import add_working_directory, list_all_backends
 from disteval.world import World
 
 if TYPE_CHECKING:
@@ -198,26 +198,12 @@ def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
 
     If another failure of this backend has shown the same likely cause, that one is referred to.
     """
-    where = f"rule {result.id} at world size {result.world_size}"
-    if result.cause:
-        first = config.stash.setdefault(_TOLD, {}).setdefault((backend, result.cause), where)
-        if first != where:
-            same = f"likely cause, the same as of {first}: {result.cause}"
-            return f"{result.sentence}\n{same}\nthe example is shown by the next command"
-    example = f"example: {result.counterexample}" if result.counterexample else ""
-    lines = [result.sentence, example, with_sections(result.message, result.evidence)]
-    lines += [f"likely cause: {result.cause}"] if result.cause else []
-    lines += [f"usually: {result.usually}"] if result.usually else []
-    return "\n".join(filter(None, lines))
-
-
-def replay(config: pytest.Config, backend: str, result: Result) -> str:
-    """Return the command that repeats a rule as a test of this run has tried it."""
-    from disteval.conformance.results import Report
-
-    examples, timeout = config.getoption("examples"), config.getoption("world_timeout")
-    cls = get_backend_class(backend)
-    return Report(backend, cls, 0, examples, timeout).replay(result)
+    found = finding_of(vars(result))
+    where = f"{found.title}, {found.where}"
+    told = config.stash.setdefault(_TOLD, {}).setdefault((backend, found.cause), where)
+    if found.cause and told != where:
+        found = replace(found, cause=f"that of {told}", example="", message="", evidence=())
+    return "\n".join(map(str, found.lines()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:

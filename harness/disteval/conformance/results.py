@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from disteval.conformance.provider import provider_of
 from disteval.conformance.rule import RULES, Rule
 from disteval.conformance.rules.template import applies
+from disteval.conformance.verdict import judge, order
 from disteval.contract import BaseDistBackend
-from disteval.report.files import header
-from disteval.report.verdict import Verdict, judge, order
+from disteval.judging.report import Verdict, header, replay
 
 DEFAULT_TIMEOUT = 20.0
 
@@ -105,9 +105,9 @@ class Report:
     rules: list[Result] = field(default_factory=list)
     created: str = field(default_factory=lambda: f"{datetime.now(timezone.utc):%FT%TZ}")
 
-    @property
+    @cached_property
     def judged(self) -> Verdict:
-        """The verdict, as of the results so far."""
+        """The verdict, of all results."""
         return judge(map(vars, self.rules), contract(self.cls), self.single_rank)
 
     @property
@@ -115,7 +115,7 @@ class Report:
         """``broken`` if a rule failed; ``conformant`` if every required rule holds.
 
         ``incomplete`` if no rule failed, and a required one was not asked for or not judged at two
-        world sizes. See `disteval.report.verdict.judge`.
+        world sizes. See `disteval.conformance.verdict.judge`.
         """
         return self.judged.word
 
@@ -145,26 +145,28 @@ class Report:
 
     def replay(self, result: Result) -> str:
         """Return the command that repeats one rule at one world size."""
-        words = ["disteval", "check", self.target, "--rules", result.id]
-        words += ["--world-size", str(result.world_size), "--seed", str(self.seed)]
-        words += ["--examples", str(self.examples)]
-        if self.timeout != DEFAULT_TIMEOUT:
-            words += ["--timeout", f"{self.timeout:g}"]
-        if self.launcher is not None:
-            words += ["--launcher", self.launcher]
-        return shlex.join(words)
+        options = {
+            "rules": result.id,
+            "world-size": result.world_size,
+            "seed": self.seed,
+            "examples": self.examples,
+            "timeout": self.timeout if self.timeout != DEFAULT_TIMEOUT else None,
+            "launcher": self.launcher,
+        }
+        return replay("check", self.target, options)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values, as ``report.schema.json`` describes them."""
         values = asdict(self)
         del values["seconds"], values["cls"]
+        verdict = self.judged
         distribution, version = provider_of(self.cls)
         return {
             **header("check"),
             "target_distribution": distribution,
             "target_version": version,
-            "verdict": self.verdict,
-            "covers": self.covers,
+            "verdict": verdict.word,
+            "covers": verdict.covers,
             "contract": contract(self.cls),
             "single_rank": self.single_rank,
             "required_run": self.required_run,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator
+from functools import cached_property
 from typing import Any
 
 import pytest
 
 from disteval.conformance.results import Result, contract
 from disteval.conformance.rule import Rule
-from disteval.report.verdict import Verdict, judge
+from disteval.conformance.verdict import judge
+from disteval.judging.report import Verdict
 from disteval.text import visible
 
 RESULT = pytest.StashKey[Result]()
@@ -78,7 +80,7 @@ class Summary:
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int
     ) -> None:
         """Print the verdict of each backend."""
-        verdicts = self._verdicts().items()
+        verdicts = self._verdicts.items()
         lines = [f"{target} {verdict.covers}" for target, verdict in verdicts]
         if reason := self._reason(exitstatus):
             lines.append(f"{reason}, so the exit status is {NOTHING_TRIED}")
@@ -87,6 +89,7 @@ class Summary:
         for line in lines:
             terminalreporter.write_line(visible(line))
 
+    @cached_property
     def _verdicts(self) -> dict[str, Verdict]:
         return {
             target: judge(results.values(), *self.known[target])
@@ -99,7 +102,7 @@ class Summary:
             return "no test was run"
         if exitstatus != pytest.ExitCode.OK:
             return ""
-        verdicts = self._verdicts()
+        verdicts = self._verdicts
         untried = [target for target, verdict in verdicts.items() if verdict.exit_code]
         if untried and len(untried) == len(verdicts):
             return "no rule was tried"

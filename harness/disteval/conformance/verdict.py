@@ -1,38 +1,19 @@
 """The verdict of a check, as one sentence that says which rules and world sizes it covers.
 
-The terminal, the JSON, pages, badges and pytest take it from `judge`, so they all say the same.
+It knows results as the JSON of a check has them, so a page judges a file's results by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
+
+from disteval.judging.report import Finding, Verdict
 
 _MOST_DIGITS = 9
 _Found = dict[str, dict[str, set[int]]]
 """For each outcome, the world sizes at which a rule had it, by the rule's number."""
-
-
-class Verdict(NamedTuple):
-    """The verdict of a check.
-
-    Attributes:
-        word: ``conformant``, ``broken`` or ``incomplete``, for programs.
-        covers: The sentence without its subject, the backend: "passes rules 1.1-1.3 (of 32) at
-            world size 2".
-        short: The same in a few words, for a badge.
-        exit_code: 0 if all rules that were tried hold, 1 if one failed, 2 if one was not judged or
-            none was tried.
-        left_out: What a conformant backend has to show and this check did not try; empty if that
-            is not why the verdict is ``incomplete``.
-    """
-
-    word: str
-    covers: str
-    short: str
-    exit_code: int
-    left_out: str = ""
 
 
 def judge(
@@ -168,3 +149,50 @@ def order(number: str) -> list[tuple[int, str]]:
 def _value(text: str) -> int:
     # Python refuses to convert thousands of digits.
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+
+
+def finding_of(result: Mapping[str, Any]) -> Finding:
+    """Return a result that failed as a finding; older files name no cause."""
+    return Finding(
+        f"breaks rule {result['id']}, {result['name']}",
+        f"W={result['world_size']}",
+        result["sentence"],
+        result["counterexample"],
+        result["message"],
+        str(result.get("cause", "")),
+        str(result.get("usually", "")),
+        result.get("evidence", ()),
+        result["replay"],
+    )
+
+
+class Reason(NamedTuple):
+    """The reason why a backend was not judged by some rules.
+
+    Attributes:
+        outcome: ``unsupported`` or ``error``.
+        text: The reason, and the command that tries the rule again.
+        where: The rules with their world sizes.
+    """
+
+    outcome: str
+    text: str
+    where: Sequence[str]
+
+
+def reasons_of(results: Iterable[Mapping[str, Any]]) -> list[Reason]:
+    """Return the reasons why a backend was not judged by some rules, each reason once."""
+    untold: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for result in results:
+        if result["outcome"] in ("unsupported", "error"):
+            again = f"; again: {result['replay']}" if result["replay"] else ""
+            sizes = untold.setdefault((result["outcome"], result["message"] + again), {})
+            sizes.setdefault(result["id"], []).append(result["world_size"])
+    found = []
+    for (outcome, text), rules in untold.items():
+        where: dict[str, list[str]] = {}
+        for id_, sizes_of_rule in rules.items():
+            where.setdefault(", ".join(f"W={size}" for size in sizes_of_rule), []).append(id_)
+        told = [f"{', '.join(ids)} at {sizes}" for sizes, ids in where.items()]
+        found.append(Reason(outcome, text, told))
+    return found

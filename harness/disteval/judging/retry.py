@@ -49,25 +49,33 @@ def doubt(error: WorldError) -> str:
     return first_line(str(error)) if in_doubt else ""
 
 
-def settle(
-    first: Try[R],
-    again: Callable[[], Try[R]] | None,
-    not_judged: Callable[[R, str], R],
-    failed_twice: Callable[[R, str], R],
-) -> R:
+@dataclass(frozen=True)
+class Settled(Generic[R]):
+    """What counts of a try.
+
+    Attributes:
+        result: The result that counts.
+        not_judged: Why it is no failure, and nothing else either; empty if it was judged.
+        twice: What is to be said of a failure that was tried twice.
+    """
+
+    result: R
+    not_judged: str = ""
+    twice: str = ""
+
+
+def settle(first: Try[R], again: Callable[[], Try[R]] | None) -> Settled[R]:
     """Return what counts of a try: what was in doubt has to fail again, or else is not judged.
 
     Args:
         first: The try.
         again: Tries it in new ranks; None if no others can be started.
-        not_judged: Returns the first result as one that was not judged, for this reason.
-        failed_twice: Returns the second result with this added to its message.
     """
     if not first.doubt:
-        return first.result
+        return Settled(first.result)
     if again is None:
-        return not_judged(first.result, f"{first.doubt}; {_NO_OTHER_RANKS}")
+        return Settled(first.result, not_judged=f"{first.doubt}; {_NO_OTHER_RANKS}")
     second = again()
     if not (second.failed or second.doubt):
-        return not_judged(first.result, f"{first.doubt}; {_NOT_AGAIN}")
-    return failed_twice(second.result, f"failed twice; the first time: {first.doubt}")
+        return Settled(first.result, not_judged=f"{first.doubt}; {_NOT_AGAIN}")
+    return Settled(second.result, twice=f"failed twice; the first time: {first.doubt}")

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from disteval.judging.report import Finding
+
 Case = dict[str, Any]
 
 OUTCOMES = {"right": "passed", "wrong": "failed", "skipped": "unsupported", "out of time": "error"}
@@ -45,3 +47,18 @@ def matrix_of(run: dict[str, Any]) -> Matrix:
     rows = [(size, [outcomes.get((size, pair)) for pair in columns]) for size in sizes]
     shown = {id(case) for case, pair in zip(plain, pairs, strict=True) if pair in columns}
     return Matrix(columns, rows, [case for case in run["cases"] if id(case) not in shown])
+
+
+def findings_of(run: dict[str, Any]) -> list[tuple[Finding, dict[str, Any]]]:
+    """Return each finding of the report of an audit, with its part of the report."""
+    return [
+        (
+            Finding(
+                f"{found['kind']} {found['name']}".strip(), found["case"], found["sentence"],
+                evidence=found.get("evidence") or [("what each rank was doing", found["details"])],
+                replay=found["replay"],
+            ),
+            found,
+        )
+        for found in run["findings"]
+    ]  # fmt: skip

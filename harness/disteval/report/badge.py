@@ -7,7 +7,8 @@ from unicodedata import east_asian_width
 from xml.etree import ElementTree
 
 from disteval.errors import UsageError
-from disteval.report.model import SIGNS, VERDICTS, Column
+from disteval.judging.report import OUTCOMES, SIGNS
+from disteval.report.model import Column
 from disteval.text import visible
 
 _COLOURS = {"conformant": "#1b6a3d", "broken": "#a8201a", "incomplete": "#7a4b00"}
@@ -35,7 +36,7 @@ def make_badge(columns: Sequence[Column]) -> str:
     newest = columns[0]  # the columns of one backend begin with its newest version
     run, verdict = newest.run, newest.verdict
     name = " ".join(filter(None, [targets[0], newest.version]))
-    sign = SIGNS[VERDICTS[verdict.word]].glyph
+    sign = SIGNS[OUTCOMES[verdict.word]].glyph
     title = f"{name} {verdict.covers}. Judged by disteval {run['version']}, {run['created']}."
     parts = [(f"disteval: {name}", _GREY), (f"{sign} {verdict.short}", _COLOURS[verdict.word])]
     return _draw([(_shortened(text, _LONGEST), colour) for text, colour in parts], title)

@@ -9,23 +9,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
-import sys
 import threading
 from collections import Counter
-from datetime import datetime, timezone
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from disteval.arguments import unwritable
 from disteval.errors import UsageError
-from disteval.extras import DISTRIBUTION, needs
+from disteval.extras import needs
 from disteval.files import write_atomically
-
-SCHEMA_VERSION = 1
-"""The JSON's version; a change that readers of the last version would misunderstand raises it."""
 
 MAX_BYTES = 16 << 20
 """The most JSON that a page is made of; the report of a check takes less than one MiB."""
@@ -34,19 +28,6 @@ _MAX_NUMBER = 1e300  # charts multiply numbers, and the largest float is 1.8e308
 
 _SHOWN = 200  # characters of a message about a value from a file, which may be of any length
 _REMEDY = "write it with --json FILE of disteval check, audit, eval or fit"
-
-
-def header(kind: str) -> dict[str, Any]:
-    """Return what the report of a command begins with: the version, the time and the command."""
-    program = Path(sys.argv[0]).name
-    name = "disteval" if program == "__main__.py" else program
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        "version": metadata.version(DISTRIBUTION),
-        "created": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "command": shlex.join([name, *sys.argv[1:]]),
-    }
 
 
 def write_file(option: str, path: Path, text: str) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from disteval.conformance.verdict import Reason, finding_of, judge, order, reasons_of
 from disteval.errors import UsageError
-from disteval.report.verdict import Verdict, judge, order
+from disteval.judging.report import Finding, Verdict, grouped
 
 _RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 
@@ -20,23 +21,6 @@ Run = dict[str, Any]
 Result = dict[str, Any]
 """One entry of its ``rules``."""
 
-
-class Sign(NamedTuple):
-    """The sign of an outcome, which is never shown by a colour alone."""
-
-    glyph: str
-    word: str
-
-
-SIGNS = {
-    "passed": Sign("✓", "pass"),
-    "failed": Sign("✗", "FAIL"),
-    "unsupported": Sign("–", "n/a"),
-    "error": Sign("?", "error"),
-}
-
-VERDICTS = {"conformant": "passed", "broken": "failed", "incomplete": "error"}
-"""The outcome whose sign stands for a verdict."""
 
 _MAX_CELLS = 100_000
 
@@ -87,18 +71,6 @@ class Cell(NamedTuple):
         return f"failure-{self.column.index}-{self.row}-{self.size}"
 
 
-class Failure(NamedTuple):
-    """A failure that is shown in full, and those that have the same likely cause."""
-
-    cell: Cell
-    alike: list[Cell]
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The failure and those that have the same likely cause."""
-        return [self.cell, *self.alike]
-
-
 class Row(NamedTuple):
     """One rule in all checks, a row of the matrix."""
 
@@ -107,15 +79,6 @@ class Row(NamedTuple):
     sentence: str
     level: str
     cells: list[Cell]
-
-
-class Reason(NamedTuple):
-    """The reason why a backend was not judged by some rules."""
-
-    column: Column
-    outcome: str
-    text: str
-    where: list[str]
 
 
 def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
@@ -190,57 +153,27 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
     return rows
 
 
-def failures(rows: Iterable[Row]) -> list[Failure]:
-    """Return every failure, by check, rule and world size; one likely cause is one failure."""
-    found: dict[tuple[int, str], Failure] = {}
-    for cell in _cells(rows, lambda row, result: result["outcome"] == "failed"):
-        key = cell.column.index, cause_of(cell) or cell.anchor
-        if key in found:
-            found[key].alike.append(cell)
-        else:
-            found[key] = Failure(cell, [])
-    return list(found.values())
-
-
-def cause_of(cell: Cell) -> str:
-    """Return the likely cause of a failure; older files name none."""
-    return str(cell.result.get("cause", "")) if cell.result else ""
-
-
-def rules_of(cells: Iterable[Cell]) -> str:
-    """Return the rules and world sizes of results in a few words."""
-    sizes: dict[str, list[int]] = {}
-    for cell in cells:
-        if cell.result is not None:
-            sizes.setdefault(cell.result["id"], []).append(cell.size)
-    told = (f"{number} (W={', '.join(map(str, found))})" for number, found in sizes.items())
-    return ", ".join(told)
+def failures(columns: Iterable[Column], rows: Sequence[Row]) -> list[Finding]:
+    """Return every failure, by check, rule and world size; one likely cause is one finding."""
+    found = []
+    for column in columns:
+        cells = [cell for row in rows for cell in row.cells if cell.column is column]
+        mine = [
+            replace(finding_of(cell.result), target=column.label, anchor=cell.anchor)
+            for cell in cells
+            if cell.result and cell.result["outcome"] == "failed"
+        ]
+        found += grouped(mine)
+    return found
 
 
 def faults(rows: Iterable[Row]) -> list[Cell]:
     """Return every result of losing a rank (rule 7), by check, rule and world size."""
-    return _cells(rows, lambda row, result: row.id.startswith("7.") and result["examples"])
-
-
-def _cells(rows: Iterable[Row], chosen: Callable[[Row, Result], bool]) -> list[Cell]:
-    found = [c for row in rows for c in row.cells if c.result and chosen(row, c.result)]
+    of_loss = [row for row in rows if row.id.startswith("7.")]
+    found = [c for row in of_loss for c in row.cells if c.result and c.result["examples"]]
     return sorted(found, key=lambda cell: cell.column.index)
 
 
-def reasons(columns: Iterable[Column]) -> list[Reason]:
+def reasons(columns: Iterable[Column]) -> list[tuple[Column, Reason]]:
     """Return the reasons why backends were not judged by some rules, each reason once."""
-    found = []
-    for column in columns:
-        untold: dict[tuple[str, str], dict[str, list[int]]] = {}
-        for result in column.run["rules"]:
-            if result["outcome"] in ("unsupported", "error"):
-                again = f"; again: {result['replay']}" if result["replay"] else ""
-                sizes = untold.setdefault((result["outcome"], result["message"] + again), {})
-                sizes.setdefault(result["id"], []).append(result["world_size"])
-        for (outcome, text), rules in untold.items():
-            where: dict[str, list[str]] = {}
-            for id_, sizes_of_rule in rules.items():
-                where.setdefault(", ".join(f"W={size}" for size in sizes_of_rule), []).append(id_)
-            told = [f"{', '.join(ids)} at {sizes}" for sizes, ids in where.items()]
-            found.append(Reason(column, outcome, text, told))
-    return found
+    return [(column, reason) for column in columns for reason in reasons_of(column.run["rules"])]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_output_file
 from disteval.extras import DISTRIBUTION, needs
+from disteval.judging.report import OUTCOMES, SIGNS
 from disteval.report import audits, model
 from disteval.report.charts import Picture, loss_charts, throughput_charts
 from disteval.report.evaluations import side_by_side
@@ -58,14 +59,13 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         columns=columns,
         rows=rows,
         words=Counter(column.verdict.word for column in columns),
-        failures=model.failures(rows),
-        cause_of=model.cause_of,
-        rules_of=model.rules_of,
+        failures=model.failures(columns, rows),
         faults=model.faults(rows),
         reasons=model.reasons(columns),
         runs=runs,
         audits=audited,
         matrix_of=audits.matrix_of,
+        findings_of=audits.findings_of,
         largest=lambda finding: max(1e-9, *finding["fair"], *filter(None, finding["weights"])),
         evaluations=side_by_side(evaluations),
         throughput=throughput_charts(run for _, run in evaluations),
@@ -73,8 +73,8 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         losses=loss_charts(trainings),
         pictures=pictures,
         kinds=KINDS,
-        signs=model.SIGNS,
-        verdicts=model.VERDICTS,
+        signs=SIGNS,
+        verdicts=OUTCOMES,
         version=metadata.version(DISTRIBUTION),
         style=_as_is(style),
         script=_as_is(script),

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.check import check_rule, select_rules
-from disteval.conformance.plugin import failure_text, replay
+from disteval.conformance.plugin import failure_text
+from disteval.conformance.results import Report
 from disteval.conformance.rule import Rule
 from disteval.conformance.summary import RESULT
 from disteval.text import visible
 
 
 @pytest.mark.parametrize("rule", select_rules(), ids=lambda rule: rule.number)
-def test_rule(worlds: Bench, rule: Rule, request: pytest.FixtureRequest) -> None:
+def test_rule(worlds: Bench, rule: Rule, pytestconfig: pytest.Config, request: Any) -> None:
     """Check the backend under test against one rule of the contract."""
     result = check_rule(rule, worlds)
+    name, timeout = worlds.session.name, pytestconfig.getoption("world_timeout")
+    result.replay = Report(name, worlds.cls, 0, worlds.examples, timeout).replay(result)
     request.node.stash[RESULT] = result
-    again = f"again: {replay(request.config, worlds.session.name, result)}"
     if result.outcome == "unsupported":
         pytest.skip(visible(result.message))
     if result.outcome == "error":
-        pytest.fail(
-            visible(f"not judged, so neither kept nor broken: {result.message}\n{again}"),
-            pytrace=False,
-        )
+        unjudged = f"not judged, so neither kept nor broken: {result.message}"
+        pytest.fail(visible(f"{unjudged}\nagain: {result.replay}"), pytrace=False)
     if result.outcome == "failed":
-        text = failure_text(request.config, worlds.session.name, result)
-        pytest.fail(visible(f"{text}\n{again}"), pytrace=False)
+        pytest.fail(visible(failure_text(pytestconfig, name, result)), pytrace=False)
     assert result.examples > 0
