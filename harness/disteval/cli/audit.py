@@ -149,7 +149,7 @@ def audit_command(
             on_finding=_announcer(), on_step=show,
         ).run()  # fmt: skip
         bar.close()
-        written = write_reports("audit", report.target, report.to_json(), json_path, html_path)
+        written = write_reports("audit", report, json_path, html_path)
         _show(Console(), report)
         sys.exit(report.exit_code or (0 if written else 2))
 

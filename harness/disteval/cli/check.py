@@ -127,7 +127,7 @@ def check_command(
             trace=led.trace,
             on_result=None if is_quiet() else _print_first_failures(),
         )
-        written = write_reports("check", report.target, report.to_json(), json_path, html_path)
+        written = write_reports("check", report, json_path, html_path)
         _show(table_console(), report, {rule.number: rule for rule in chosen})
         sys.exit(report.exit_code or (0 if written else 2))
 

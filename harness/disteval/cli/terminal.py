@@ -261,27 +261,24 @@ def print_verdict(console: Console, target: str, verdict: Verdict) -> None:
 
 
 def write_reports(
-    command: str,
-    target: str,
-    found: dict[str, Any],
-    json_path: Path | None,
-    html_path: Path | None,
+    command: str, report: Any, json_path: Path | None, html_path: Path | None
 ) -> bool:
     """Write the files that were asked for, and return whether all of them could be written.
 
     Args:
         command: The sub-command, for errors.
-        target: What was judged, as it was named.
-        found: The report.
+        report: The report of a check or an audit.
         json_path: The file of ``--json``, or None.
         html_path: The file of ``--html``, or None.
     """
-    written = True
+    if json_path is None and html_path is None:
+        return True
+    found, written = report.to_json(), True
     writers = [partial(write_run, json_path, found)]
     if html_path is not None:
         from disteval.report.page import write_page  # not needed without a page
 
-        writers.append(partial(write_page, html_path, [(target, found)]))
+        writers.append(partial(write_page, html_path, [(report.target, found)]))
     for write in writers:
         try:
             write()

@@ -7,6 +7,7 @@ rule at one world size.
 from __future__ import annotations
 
 import fnmatch
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +53,7 @@ from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher,
 from disteval.world.postmortem import first_line
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
-_AT_ONCE = 10  # one world of each size, and some whose ranks are lost, which mostly wait
+_AT_ONCE = 12  # one world of each size, and some whose ranks are lost, which mostly wait
 _RANKS_PER_CORE = 16  # of light work: a rank that has imported torch has taken 1.4 s of a core
 _STOP_SECONDS = 10.0
 
@@ -113,7 +114,16 @@ def check_backend(
     report = Report(name, cls, seed, examples, timeout, launcher)
     chosen, sizes = select_rules() if rules is None else list(rules), list(world_sizes)
     session: Callable[[], Judged] = partial(
-        Session, backend, JudgedWorld, launcher=launcher, timeout=timeout, trace=trace, led=led
+        Session,
+        backend,
+        JudgedWorld,
+        launcher=launcher,
+        timeout=timeout,
+        trace=trace,
+        led=led,
+        # They compute nothing, and with as many threads at each size they can be forked off the
+        # same processes.
+        threads=None if "OMP_NUM_THREADS" in os.environ else 1,
     )
     check = _Check(session, report, sizes, on_result)
     found = None if led else get_launcher(launcher or cls.launcher)
@@ -157,7 +167,9 @@ def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None)
         losing += [Job(size, [r]) for r in lost_here]
         if others := [r for r in rules if r not in lost_here and r not in alone]:
             jobs.append(Job(size, others))
-    losing.sort(key=lambda job: job.rules[0].number, reverse=True)  # the last ones wait longest
+    # The last ones wait longest, and where a loss is noticed ranks wait least.
+    losing.sort(key=lambda job: job.rules[0].number, reverse=True)
+    losing.sort(key=lambda job: job.rules[0].capability == "detects_lost_ranks")
     return [jobs, losing, *([Job(size, alone)] for size in sizes if alone)]
 
 

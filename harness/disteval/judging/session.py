@@ -142,6 +142,7 @@ class Session(Generic[W]):
         world: The class of the worlds.
         launcher: How to start the ranks; None stands for the launcher that the class names.
         timeout: As for `World`.
+        threads: As for `World`.
         trace: As for `World`.
         led: Ranks that a launcher has started, to be used instead of starting any.
         prepare: Called with each world before it is used at its size.
@@ -159,6 +160,7 @@ class Session(Generic[W]):
         *,
         launcher: str | None = None,
         timeout: float = 20.0,
+        threads: int | None = None,
         trace: TraceFolder | None = None,
         led: W | None = None,
         prepare: Callable[[W], object] = lambda _: None,
@@ -167,7 +169,8 @@ class Session(Generic[W]):
         self.name = backend if isinstance(backend, str) else backend.__name__
         self.can_start, self._led = led is None, led
         self._class, self._prepare = world, prepare
-        self._options: dict[str, Any] = {"launcher": launcher, "timeout": timeout, "trace": trace}
+        self._options: dict[str, Any] = {"launcher": launcher, "timeout": timeout}
+        self._options |= {"threads": threads, "trace": trace}
         self._present: dict[int, W] = {}
         self._started: list[W] = []
         self._stopped = False
