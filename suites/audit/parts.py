@@ -41,6 +41,9 @@ class JoinedOnce(World):
             super().join(*backend)
             self._in_group = True
 
+    def leave(self) -> None:
+        """Stay in the group; the ranks leave it as they end."""
+
 
 def gathered(value: Any) -> list[Any]:
     """Return the values of all ranks, by rank."""
