@@ -11,8 +11,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from disteval.conformance.rule import Rule
 from disteval.conformance.check import select_rules
+from disteval.conformance.rule import Rule
 from page import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "contract.md"
