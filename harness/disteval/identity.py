@@ -35,6 +35,7 @@ INCOMPARABLE = "can't be compared"
 """The end of the text of a value that is taken to be the same."""
 
 _MISSING = "missing"
+_FRAMEWORKS = ("torch", "jax", "flax", "keras", "tensorflow")  # whose code is not taken apart
 _HELD = "the value of "  # begins the name of what a model holds
 _SHORT = 100  # characters of a value that a message shows
 _ARRAY_BYTES = 256 << 10  # of an array that are compared
@@ -181,7 +182,7 @@ def text(value: Any) -> str | None:
     """
     try:
         found = _text(value, [_PARTS])
-    except (ValueError, RecursionError):
+    except Exception:  # it is too large, or an object that raises when it is asked for a shape
         return None
     if len(found) > _SHORT:
         found = f"{found[:_SHORT]}… (digest {_digest(found.encode('utf-8', 'surrogatepass'))})"
@@ -214,14 +215,15 @@ class _Walk:
         self._known: dict[int, Any] = {}  # kept, so that no other object has its identity
         while isinstance(root, partial):
             root = root.func
-        self._home = _home(root if isinstance(root, FunctionType | MethodType) else type(root))
+        home = _home(root if isinstance(root, FunctionType | MethodType) else type(root))
+        self._home = "" if home in _FRAMEWORKS else home
         self._root = root
 
     def look(self, name: str, value: Any) -> None:
         """Describe a value, and what it holds."""
         if isinstance(value, ModuleType) or len(self.code) + len(self.values) >= _ENTRIES:
             return
-        is_skipped = hasattr(value, "shape") and not self._has_digests
+        is_skipped = not self._has_digests and _has(value, "shape")
         found = "" if is_skipped else text(value)
         if found is not None:
             if not _DEVICE.fullmatch(found):
@@ -230,7 +232,7 @@ class _Walk:
         if id(value) in self._known:
             return
         self._known[id(value)] = value
-        wrapped = getattr(value, "__wrapped__", None)
+        wrapped = value.__wrapped__ if _has(value, "__wrapped__") else None
         if isinstance(value, FunctionType):
             self._function(name, value)
         elif isinstance(value, MethodType):
@@ -313,7 +315,7 @@ class _Walk:
         for key, each in _attributes(value).items():
             is_setting = key[0] != "_" or (key in settings and isinstance(each, (_EXACT, tuple)))
             if is_setting and (
-                not self._is_model or hasattr(each, "shape") or _arrays_of(each) is not None
+                not self._is_model or _has(each, "shape") or _arrays_of(each) is not None
             ):
                 self.look(f"{key} of {name}", each)
 
@@ -327,6 +329,14 @@ class _Walk:
                     steps = dis.get_instructions(function)
                     stored |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
         return made - changed
+
+
+def _has(value: Any, name: str) -> bool:
+    """Return whether an object has an attribute; one that raises another error has none."""
+    try:
+        return hasattr(value, name)
+    except Exception:  # a lazy object of the user's, or of a library
+        return False
 
 
 def _attributes(value: Any) -> dict[str, Any]:

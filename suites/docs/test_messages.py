@@ -81,7 +81,7 @@ def a_backend_whose_ranks_all_send(folder: Path, caplog: pytest.LogCaptureFixtur
             "docs/estimator.md", "the checkpoint", a_damaged_checkpoint, marks=needs("torch")
         ),
         pytest.param(
-            "README.md docs/audit.md", "counted", a_loop_that_counts_twice, marks=needs("torch")
+            "README.md docs/audit.md", "✗ counted", a_loop_that_counts_twice, marks=needs("torch")
         ),
     ],
 )
