@@ -28,6 +28,7 @@ _LOGGER = logging.getLogger("disteval.world")
 _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
 _STOPPED_SECONDS = 0.5
 _END_SECONDS = 5.0
+_LOOKS = 10  # at a helper that is to end
 _AT_ONCE = 8  # orders before the first is answered; many would fill the connection
 _MOST_KEPT = 2  # pairs of servers, since each process with torch holds about 150 MiB
 # Neighbouring ranks come from different servers: they share no hash seed and no state that an
@@ -154,9 +155,11 @@ class _Server(_Link):
     def close(self) -> None:
         """See `_Link.close`; wait for a moment until it has ended."""
         super().close()
-        self.send_signal(signal.SIGCONT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_END_SECONDS)
+        for _ in range(_LOOKS):  # somebody may stop it at any of these moments
+            self.send_signal(signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_END_SECONDS / _LOOKS)
+                return
 
 
 def _supervise(servers: Sequence[_Server], folder: Path | None) -> list[_Link]:
