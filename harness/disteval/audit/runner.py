@@ -259,7 +259,7 @@ class Audit:
             p for p in judgement.problems if p.name not in named or p.kind != "weighted wrongly"
         ]
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
-        weights = measure(self._calls, settings, planted, weighed, self._only is None)
+        weights = measure(self._calls, settings, planted, weighed, hurry=self._only is None)
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]

@@ -55,6 +55,7 @@ def measure(
     settings: Settings,
     planted: Planted,
     names: Sequence[str],
+    *,
     hurry: bool = False,
 ) -> dict[str, Measured]:
     """Measure the weight of each sample in results, with one call for each sample and one more.

@@ -142,7 +142,7 @@ class Calls:
 
     @property
     def are_lost(self) -> bool:
-        """Whether a launcher's ranks are out of step, so that there are none to call."""
+        """Whether ranks that a launcher has started are lost, so that no call can follow."""
         return self.session.is_lost()
 
     def is_fresh(self, world_size: int) -> bool:

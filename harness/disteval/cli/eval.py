@@ -361,10 +361,14 @@ def _world_size(
     elastic: Elastic | None,
 ) -> int:
     cls = None if elastic is not None else get_backend_class(backend)
-    usual = elastic.ranks_per_lease if elastic is not None and elastic.join else DEFAULT_WORLD_SIZE
-    if cls is not None and not cls.capabilities.multi_rank:
-        usual = 1
-    size = outer.world_size if outer is not None else usual if asked is None else asked
+    if outer is not None:
+        size = outer.world_size
+    elif asked is not None:
+        size = asked
+    elif cls is not None and not cls.capabilities.multi_rank:
+        size = 1
+    else:
+        size = elastic.ranks_per_lease if elastic and elastic.join else DEFAULT_WORLD_SIZE
     if cls is None:
         check_count("--world-size", size)
     else:

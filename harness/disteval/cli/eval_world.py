@@ -52,7 +52,7 @@ class Elastic:
         """Return the address of the leader that is there already, if it is to be joined.
 
         Raises:
-            UsageError: There is none.
+            UsageError: No leader is named, or none runs with this ledger.
         """
         if not self.join:
             return None
