@@ -73,9 +73,13 @@ class _TorchDist(TensorBaseDistBackend["torch.Tensor"]):
 
     @property
     def _collectives(self) -> Collectives:
-        self._check_group()
+        if self.rank < 0:
+            raise UsageError("this process is not in the process group; only its members may call")
         group = dist.group.WORLD if self._process_group is None else self._process_group
-        return _collectives.get(group) or _collectives.setdefault(group, Collectives())
+        if (found := _collectives.get(group)) is None:
+            self._check_devices()
+            found = _collectives.setdefault(group, Collectives())
+        return found
 
     def _to_tensor(self, data: Buffer, size: int) -> torch.Tensor:
         tensor = torch.empty(size, dtype=torch.uint8)
@@ -99,10 +103,8 @@ class _TorchDist(TensorBaseDistBackend["torch.Tensor"]):
         group = self._process_group
         return rank if group is None else dist.get_global_rank(group, rank)
 
-    def _check_group(self) -> None:
+    def _check_devices(self) -> None:
         """Refuse a group that can't move this backend's tensors, before the library hangs on it."""
-        if self.rank < 0:
-            raise UsageError("this process is not in the process group; only its members may call")
         devices = dist.get_backend_config(self._process_group)
         if self.device_type not in devices:
             raise UsageError(

@@ -210,7 +210,7 @@ class Session(Generic[W]):
             size: The number of ranks.
             **options: Options of `World`, in place of the session's.
         """
-        world = self._class(self.backend, size, **self._options | options)
+        world = self._class(self.cls, size, **self._options | options)
         self._started.append(world)
         if self._stopped:
             self.stop()

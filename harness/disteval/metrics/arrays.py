@@ -90,7 +90,8 @@ def _as_numpy(array: Any, what: str) -> Array:
     if array is None or isinstance(array, Mapping | Set | Iterator):
         kind = "None" if array is None else f"a value of type {type(array).__name__}"
         raise UsageError(f"{what} must be an array or a list of numbers, not {kind}")
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+    masked = sys.modules.get("numpy.ma")  # NumPy imports it when it is used, which takes a moment
+    if masked is not None and masked.isMaskedArray(array) and masked.is_masked(array):
         raise UsageError(
             f"{what} must be an array without masked elements, because NumPy drops the mask; leave "
             f"out those samples, or give them a value with filled()"
