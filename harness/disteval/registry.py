@@ -11,12 +11,15 @@ import importlib
 import sys
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from disteval.arguments import did_you_mean, found_value
 from disteval.contract import BaseDistBackend, Capabilities
 from disteval.errors import (
     BackendUnavailableError,
+    LibraryMissingError,
     UnknownBackendError,
     UsageError,
     describe_error,
@@ -117,6 +120,67 @@ def load_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBacken
 def is_reference(name: str) -> bool:
     """Return whether a text has the form ``module:name``, so that it can be imported."""
     return ":" in name and all(p.isidentifier() for p in name.replace(":", ".", 1).split("."))
+
+
+def check_reference(name: str, kind: str) -> None:
+    """Refuse a text that can't name an object of the user, without importing anything.
+
+    Args:
+        name: The text, which should be ``module:name``.
+        kind: The word for the object, such as ``task``.
+
+    Raises:
+        UsageError: It is not of that form, or there is no such module.
+    """
+    module, _, path = name.partition(":")
+    what = f"the {kind} {name!r} names"
+    if "/" in module or module.endswith(".py"):
+        raise UsageError(
+            f"{what} a file; write it as module:function, such as {Path(module).stem}:"
+            f"{path or kind}, in the folder of the file"
+        )
+    if not is_reference(name):
+        example = f"{name}:{kind}" if module.isidentifier() and not path else f"my_{kind}:{kind}"
+        raise UsageError(f"{what} no function; write it as module:function, such as {example}")
+    top = module.partition(".")[0]
+    if top not in sys.modules and find_spec(top) is None:
+        raise _no_module(top)
+
+
+def load_object(name: str, kind: str) -> Any:
+    """Import an object of the user, see `check_reference`.
+
+    Raises:
+        UsageError: There is no such module, or it has nothing of that name.
+        LibraryMissingError: The module imports one that is not installed.
+        Exception: The error that the module raised.
+    """
+    check_reference(name, kind)
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            raise _no_module(error.name) from error
+        raise LibraryMissingError(
+            f"{module} can't be imported: {describe_error(error)}{hint_of_import(error)}. "
+            f"Install what is missing, or correct the import"
+        ) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            known = [n for n, v in vars(found).items() if callable(v) and not n.startswith("_")]
+            hint = did_you_mean(part, known) or f" It has {', '.join(known) or 'no functions'}."
+            raise UsageError(f"{module} has no {path!r}.{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _no_module(name: str) -> UsageError:
+    hint = did_you_mean(name, (path.stem for path in Path.cwd().glob("*.py")))
+    return UsageError(
+        f"there is no module {name!r} in the working directory or among the installed "
+        f"packages.{hint} Write the name as module:function, for a module that can be imported"
+    )
 
 
 def add_working_directory() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import Result
-from disteval import Task, load_predictions
+from disteval import load_predictions
 from disteval.data import ArrayDataset
 
 from suites.helpers.command import completions, invoke
@@ -340,5 +340,5 @@ def test_what_resnet18_has_stored_goes_on_with_the_same_dtype_weights_and_data_a
         for dtype, shown in product(("float32", "bfloat16"), (images, images + 1)):
             source = ResNet18("torch", "cpu", None, tmp_path / "w.pt", (1,), dtype=dtype)
             data = ArrayDataset("made", shown, np.zeros(2, np.int64), ("a",))
-            names.append(source.name_of(Task(samples=data, predict=len, metrics={})))
+            names.append(source.name_with(data))
     assert len({*names}) == len(names) == 8

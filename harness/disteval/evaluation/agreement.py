@@ -45,7 +45,10 @@ def agree(
         RankError: On every rank, when a rank could not prepare. If all could not, each raises its
             own error.
     """
-    failure = None if error is None else Failure(f"could not begin: {describe_error(error)}", error)
+    failure = None
+    if error is not None:
+        what = f"could not begin: {describe_error(error)}"
+        failure = Failure(error.what if isinstance(error, RankError) else what, error)
     mine = dict(settings)
     sent = gathered(backend, (digest_of(mine), look and look.digest), failure, own=True)
     if any(digest != sent[0][0] for digest, _ in sent):

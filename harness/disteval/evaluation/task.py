@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_count, check_flag, found_value
@@ -132,8 +131,8 @@ class Task:
         Args:
             backend: The backend that carries the results, or its name. None stands for the default,
                 see `disteval.get_dist_backend`.
-            predictions: The folder to which predictions are written; or a `Predictions`, which
-                replaces ``record``.
+            predictions: The folder to which predictions are written; or a `Predictions`, whose
+                ``record`` comes before the task's.
             progress: True shows a bar on rank 0; a function is called after every batch.
             leases: See `disteval.evaluate`.
             ledger: See there.
@@ -143,6 +142,4 @@ class Task:
         """
         from disteval.evaluation.evaluate import evaluate_task  # which makes a Task, too
 
-        if isinstance(predictions, (str, Path)):
-            predictions = Predictions(predictions, record=self.record)
         return evaluate_task(lambda: self, backend, predictions, progress, leases, ledger)

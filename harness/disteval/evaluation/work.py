@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from disteval.arguments import check_flag, found_value
@@ -83,7 +84,7 @@ class Work:
         self.form = task.form
         self.takes_ids = takes_ids(task.predict)
         self.updates = Updates(task.metrics, task.update)
-        self.target = _target(predictions)
+        self.target = _target(predictions, task)
         is_folder = isinstance(self.target, Predictions)
         self.writer = PartWriter(self.target) if isinstance(self.target, Predictions) else None
         self.write = None if self.writer is None else self.writer.write
@@ -198,9 +199,11 @@ class Work:
                 )  # fmt: skip
 
 
-def _target(value: Target) -> Predictions | GatheredPredictions | None:
+def _target(value: Target, task: Task) -> Predictions | GatheredPredictions | None:
     if isinstance(value, str | os.PathLike):
-        return Predictions(value)
+        return Predictions(value, record=task.record)
+    if isinstance(value, Predictions) and value.record is None:
+        return replace(value, record=task.record)
     if value is not None and not isinstance(value, Predictions | GatheredPredictions):
         raise UsageError(
             f"predictions must be a folder, or disteval.Predictions(folder, ...), not "

@@ -103,11 +103,6 @@ class Lender:
         return found._replace(units=self._units, done=self._before + found.done)
 
     @property
-    def rates(self) -> dict[int, float]:
-        """The units per second of each group of ranks, by the group's number."""
-        return {} if self._book is None else dict(self._book.rates)
-
-    @property
     def report(self) -> LeaseReport:
         """What has happened to leases so far."""
         return LeaseReport(
