@@ -8,11 +8,15 @@ import tempfile
 from collections.abc import Iterable
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from disteval.errors import UsageError
+from disteval.extras import when_used
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = when_used("numpy")  # many commands need no arrays
 
 
 def is_count(value: Any, least: int = 1, most: int | None = None) -> bool:
@@ -54,7 +58,7 @@ def check_function(value: Any) -> None:
 
 def check_flag(name: str, value: Any) -> None:
     """Raise UsageError if a value is neither True nor False, but a name or number, say."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool) and not isinstance(value, np.bool_):
         raise UsageError(f"{name} must be True or False, not {value!r:.200}")
 
 

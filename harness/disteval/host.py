@@ -1,4 +1,4 @@
-"""This host: its cores, its network interfaces, and what tells it from other machines."""
+"""This host: its cores, its network interfaces, what tells it from others; and how to end here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import platform
 import socket
 import struct
+import sys
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +22,9 @@ _VARIABLES = (
     "NPROC",  # XLA's pool of threads on CPUs
 )
 
+
+RANK_THREAD = "rank of a disteval world"
+"""The name of each thread that is a rank."""
 
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's IPv4 address
 
@@ -84,3 +89,19 @@ def process_state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+def rank_threads_left() -> bool:
+    """Return whether a rank that is a thread of this process has not ended."""
+    return any(thread.name == RANK_THREAD for thread in threading.enumerate())
+
+
+def exit_now(exit_code: int) -> None:
+    """End this process without the exit handlers of its libraries.
+
+    MPI would wait at exit for ranks that are lost or hang; their launcher ends them after this.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # it is closed, or its reader is gone
+            stream.flush()
+    os._exit(exit_code)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from disteval.arguments import check_choice, check_count, check_flag
 from disteval.errors import UsageError
+from disteval.extras import when_used
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = when_used("numpy")  # many commands need no arrays
 
 
 class Shard(Protocol):

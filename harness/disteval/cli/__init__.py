@@ -32,7 +32,12 @@ def main() -> None:
     disteval fit --world-size 2                   train on two ranks, and validate exactly
     disteval check torch_cpu                      check a backend against the contract
     disteval audit my_eval:evaluate               check an evaluation loop of your own
-    disteval doctor                               what works on this machine
+    disteval doctor                               show what works on this machine
+    disteval backends                             list the backends, and what they can't do
+    disteval report run.json --html page.html     write one page of several reports
+    disteval trace run                            show where the time went in a trace
+    disteval calls dumps                          name the collective at which ranks parted
+    disteval completion bash                      print a script that completes commands
 
     \b
     Exit status:

@@ -5,34 +5,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from tqdm import tqdm
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
+    HTML,
+    INTERFACE,
+    JSON,
     POSITIVE,
+    RANKS,
+    TRACE,
+    Command,
     chosen_interface,
-    counts,
-    html_option,
-    interface_option,
-    json_option,
+    launcher_option,
+    option,
     timeout_option,
-    trace_option,
+    world_sizes_option,
 )
-from disteval.cli.terminal import (
-    is_quiet,
-    print_failure,
-    print_findings,
-    print_verdict,
-    write_reports,
-)
+from disteval.cli.tables import print_findings, print_line, print_verdict
+from disteval.cli.terminal import is_quiet, print_failure, write_reports
 from disteval.errors import UsageError
 from disteval.judging.session import leading
 from disteval.registry import add_working_directory
@@ -49,37 +46,31 @@ STARTERS = (
 """The libraries that there is a function to start from for."""
 
 
-@click.command("audit")
+@click.command("audit", cls=Command)
 @click.argument("target", required=False)
-@click.option(
-    "--backend", default="torch_cpu", shell_complete=complete_backend,
-    help="The backend whose group the function finds.",
-)  # fmt: skip
-@click.option(
-    "--world-size", callback=counts(), metavar="1,2,3",
-    help="The world sizes to try.  [default: 1,2,3, or the world size of mpirun or torchrun]",
-)  # fmt: skip
-@click.option(
-    "--launcher", metavar="NAME",
-    help="The launcher of the ranks, such as ray.  [default: the one that the backend names]",
-)  # fmt: skip
-@interface_option
-@click.option("--tokens", is_flag=True, help="Give each sample tokens, whose number varies.")
-@click.option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
-@click.option("--first", is_flag=True, help="Stop at the first case that is wrong.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the cases.")
-@timeout_option(20.0, "Seconds that one call may take; six times as many for the first one.")
-@click.option(
-    "--seconds", type=POSITIVE, default=300.0,
+@option("--tokens", is_flag=True, help="Give each sample tokens, whose number varies.")
+@option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
+@option("--first", is_flag=True, help="Stop at the first case that is wrong.")
+@option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="The seed of the cases.")
+@option(
+    "--seconds", type=POSITIVE, default=300.0, metavar="SECONDS",
     help="Seconds after which no further case is tried.",
 )  # fmt: skip
-@click.option(
-    "--write", "starter", type=click.Choice(STARTERS),
-    help="Print a function to start from, and audit nothing.",
+@option(
+    "--write", "starter", type=click.Choice(STARTERS), metavar="LIBRARY",
+    help=f"Print a function to start from: {', '.join(STARTERS)}.",
 )  # fmt: skip
-@trace_option
-@json_option
-@html_option()
+@option(
+    "--backend", default="torch_cpu", shell_complete=complete_backend, metavar="NAME",
+    help="The backend whose group the function finds.", heading=RANKS,
+)  # fmt: skip
+@world_sizes_option("1,2,3")
+@launcher_option("the backend's")
+@INTERFACE
+@timeout_option(20.0, "Seconds that one call may take; six times as many for the first.")
+@JSON
+@HTML
+@TRACE
 def audit_command(
     target: str | None,
     backend: str,
@@ -111,9 +102,7 @@ def audit_command(
     mpirun -np 3 disteval audit my_eval:evaluate --backend mpi4py
     """
     if starter is not None:
-        source = (
-            resources.files("disteval.cli").joinpath("audit_starters").joinpath(f"{starter}.py")
-        )
+        source = resources.files("disteval.cli").joinpath(f"audit_starters/{starter}.py")
         click.echo(source.read_text(encoding="utf-8"), nl=False)
         return
     if target is None:
@@ -131,8 +120,8 @@ def audit_command(
     if only:
         only = replace(only, tokens=only.tokens or tokens, seed=only.seed or seed)
     begun = leading(
-        (only.world_size,) if only else world_size, DEFAULT_WORLD_SIZES,
-        partial(print_failure, "audit"), world=World, interface=chosen_interface(), trace=trace,
+        (only.world_size,) if only else world_size, DEFAULT_WORLD_SIZES, print_failure,
+        world=World, interface=chosen_interface(), trace=trace,
     )  # fmt: skip
     # A bar is for terminals (disable=None), not for log files.
     with begun as led, tqdm(unit="step", disable=True if is_quiet() else None) as bar:
@@ -149,9 +138,9 @@ def audit_command(
             on_finding=_announcer(), on_step=show,
         ).run()  # fmt: skip
         bar.close()
-        written = write_reports("audit", report, json_path, html_path)
+        status = write_reports(report.to_json(), report.target, json_path, html_path)
         _show(Console(), report)
-        sys.exit(report.exit_code or (0 if written else 2))
+        sys.exit(report.exit_code or status)
 
 
 def _announcer() -> Callable[[LoopFinding], None]:
@@ -163,12 +152,11 @@ def _announcer() -> Callable[[LoopFinding], None]:
 
 
 def _show(console: Console, report: Report) -> None:
-    write = partial(console.print, soft_wrap=True, highlight=False)
     print_findings(console, report.findings)
     for warning in report.warnings:
-        write(f"\nnote: {escape(warning)}")
+        print_line(console, f"\nnote: {warning}")
     if report.reason:
-        write(f"\n{escape(visible(report.reason))}")
+        print_line(console, f"\n{report.reason}")
         if report.details:
-            write("  " + escape(visible(report.details).replace("\n", "\n  ")))
+            print_line(console, "  " + report.details.replace("\n", "\n  "))
     print_verdict(console, report.target, report.judged)

@@ -6,15 +6,13 @@ import json
 from dataclasses import dataclass, fields
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
-from disteval.cli.terminal import table_console
+from disteval.cli.tables import print_line, table_console
 from disteval.contract import Capabilities, No
 from disteval.errors import LibraryMissingError, describe_error
 from disteval.extras import INSTALL_NOTE, installed_version, shortened
 from disteval.registry import list_all_backends, load_backend_class
-from disteval.text import visible
 
 
 @dataclass(frozen=True)
@@ -83,10 +81,8 @@ def backends_command(as_json: bool) -> None:
     console.print(table)
     for support in found:
         for capability, reason in support.cannot:
-            console.print(
-                f"– {support.name} has no {capability}: {escape(visible(reason))}", soft_wrap=True
-            )
+            print_line(console, f"– {support.name} has no {capability}: {reason}")
         if not support.available:
-            console.print(f"– {escape(visible(f'{support.name}: {support.told}'))}", soft_wrap=True)
+            print_line(console, f"– {support.name}: {support.told}")
     if not all(support.available for support in found):
-        console.print(escape(INSTALL_NOTE), soft_wrap=True)
+        print_line(console, INSTALL_NOTE)

@@ -5,33 +5,29 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
 from disteval.cli.options import (
+    COUNT,
+    HTML,
+    INTERFACE,
+    JSON,
+    TRACE,
+    Command,
     chosen_interface,
-    counts,
-    html_option,
-    interface_option,
-    json_option,
+    launcher_option,
+    option,
     timeout_option,
-    trace_option,
+    world_sizes_option,
 )
-from disteval.cli.terminal import (
-    is_quiet,
-    print_failure,
-    print_findings,
-    print_verdict,
-    table_console,
-    write_reports,
-)
+from disteval.cli.tables import print_findings, print_line, print_verdict, table_console
+from disteval.cli.terminal import is_quiet, print_failure, write_reports
 from disteval.conformance.verdict import finding_of, reasons_of
 from disteval.errors import UsageError
 from disteval.extras import needs
@@ -47,30 +43,19 @@ if TYPE_CHECKING:
 _MESSAGE_LENGTH = 160
 
 
-@click.command("check")
+@click.command("check", cls=Command)
 @click.argument("target", required=False, shell_complete=complete_backend)
-@click.option(
-    "--world-size", callback=counts(), metavar="1,2,3",
-    help="The world sizes to check.  [default: 1,2,3,5, or the world size of mpirun or torchrun]",
-)  # fmt: skip
-@click.option(
-    "--launcher", metavar="NAME",
-    help="The launcher of the ranks, such as ray.  [default: the one that the class names]",
-)  # fmt: skip
-@interface_option
-@click.option(
-    "--examples", type=click.IntRange(min=1), default=100,
-    help="The number of drawn examples for each rule and world size.",
-)  # fmt: skip
-@click.option("--seed", type=int, default=0, help="The seed of drawing.")
+@option("--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these.")
+@option("--examples", type=COUNT, default=100, metavar="N", help="Examples of a rule and size.")
+@option("--seed", type=int, default=0, metavar="N", help="The seed of drawing.")
+@option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
+@world_sizes_option("1,2,3,5")
+@launcher_option("the one that the class names")
+@INTERFACE
 @timeout_option(20.0, "Seconds that one example may take.")
-@click.option(
-    "--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these rules."
-)
-@trace_option
-@json_option
-@html_option()
-@click.option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
+@JSON
+@HTML
+@TRACE
 def check_command(
     target: str | None,
     world_size: tuple[int, ...] | None,
@@ -109,7 +94,7 @@ def check_command(
         raise UsageError("no backend is named; name one, or give --list")
     add_working_directory()
     begun = leading(
-        world_size, DEFAULT_WORLD_SIZES, partial(print_failure, "check"),
+        world_size, DEFAULT_WORLD_SIZES, print_failure,
         world=JudgedWorld, interface=chosen_interface(), trace=trace,
     )  # fmt: skip
     with begun as led:
@@ -127,9 +112,9 @@ def check_command(
             trace=led.trace,
             on_result=None if is_quiet() else _print_first_failures(),
         )
-        written = write_reports("check", report, json_path, html_path)
+        status = write_reports(report.to_json(), report.target, json_path, html_path)
         _show(table_console(), report, {rule.number: rule for rule in chosen})
-        sys.exit(report.exit_code or (0 if written else 2))
+        sys.exit(report.exit_code or status)
 
 
 def _print_first_failures() -> Callable[[Result], None]:
@@ -183,16 +168,16 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         )
     console.print(table)
     for reason in reasons_of(map(vars, report.rules)):
-        text = f"{'; '.join(reason.where)}: {escape(visible(reason.text))}"
-        console.print(f"{SIGNS[reason.outcome].glyph} {text}", soft_wrap=True)
+        where = "; ".join(reason.where)
+        print_line(console, f"{SIGNS[reason.outcome].glyph} {where}: {reason.text}")
     failed = [result for result in report.rules if result.outcome == "failed"]
     print_findings(console, [finding_of(vars(result)) for result in failed])
     total = sum(result.examples for result in report.rules)
     print_verdict(console, report.target, report.judged)
     console.print(f"{total} examples in {report.seconds:.0f} s")
     if report.judged.left_out:
-        console.print(
+        print_line(
+            console,
             "A conformant backend keeps every required rule at two or more world sizes. Left out "
             f"of this check: {report.judged.left_out}",
-            soft_wrap=True,
         )

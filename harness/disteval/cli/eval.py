@@ -11,30 +11,35 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from disteval.arguments import check_count, check_output_file, check_output_folder
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
-from disteval.cli.eval_table import print_evaluation
 from disteval.cli.eval_world import Elastic, Leader
 from disteval.cli.job import NO_BACKEND, EvalJob, TaskSource
 from disteval.cli.named_task import NamedTask
 from disteval.cli.options import (
+    COUNT,
+    DATA,
+    DOWNLOAD,
+    HTML,
+    INTERFACE,
+    JSON,
+    RANKS,
+    RESNET18,
+    RESULTS,
+    TRACE,
+    Command,
     OutputPath,
-    batch_size_option,
     counts,
     data_folder,
-    data_options,
-    device_option,
-    html_option,
-    interface_option,
-    json_option,
+    is_given,
+    launcher_option,
+    option,
     timeout_option,
-    trace_folder,
-    trace_option,
 )
-from disteval.cli.terminal import is_quiet
+from disteval.cli.tables import print_evaluation
+from disteval.cli.terminal import is_quiet, write_reports
 from disteval.data.contents import SWITCH
 from disteval.data.predictions import Predictions, load_predictions
 from disteval.data.predictions.formats import FORMATS
@@ -43,7 +48,7 @@ from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, check_reference, get_backend_class
-from disteval.report.files import write_run
+from disteval.traces import TraceFolder
 from disteval.world import (
     OuterWorld,
     RayLauncher,
@@ -60,6 +65,9 @@ DEFAULT_WORLD_SIZE = 3
 
 TORCH = ("torch", "torch.distributed")
 """The modules that ranks of ``torch_cpu`` are forked off, as in ``preload`` of its class."""
+
+PREDICTIONS, LOSSES = "Predictions", "Ranks that may be lost"
+"""Headings of options."""
 
 _OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "download")
 """The options that only ResNet-18 has."""
@@ -86,92 +94,87 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
     return value
 
 
-@click.command("eval")
+@click.command("eval", cls=Command)
 @click.argument("task", required=False, metavar="[MODULE:TASK]", shell_complete=complete_task)
-@click.option(
-    "--backend", default="torch_cpu", shell_complete=complete_backend,
-    help="The backend that carries the results.",
+@option(
+    "--batch-size", type=COUNT, metavar="N", show_default="256, or the task's",
+    help="Samples in a batch, on each rank.",
 )  # fmt: skip
-@click.option(
-    "--world-size", type=int, help="The number of ranks.",
+@option(
+    "--limit", type=COUNT, metavar="N", show_default="all",
+    help="Samples to evaluate, from the first on.",
+)  # fmt: skip
+@option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu",
+    help="The device that computes the model.",
+)  # fmt: skip
+@option(
+    "--expect-digest", callback=_checked_digest, metavar="DIGEST",
+    help="Refuse samples that have another digest.",
+)  # fmt: skip
+@option(
+    "--backend", default="torch_cpu", shell_complete=complete_backend, metavar="NAME",
+    help="The backend that carries the results.", heading=RANKS,
+)  # fmt: skip
+@option(
+    "--world-size", type=int, metavar="N", help="The number of ranks.", heading=RANKS,
     show_default=f"{DEFAULT_WORLD_SIZE}, or as mpirun or torchrun started",
 )  # fmt: skip
-@click.option(
-    "--launcher", metavar="NAME", show_default="the backend's",
-    help="The launcher of the ranks, such as ray.",
+@launcher_option("the backend's")
+@INTERFACE
+@option("--threads", type=COUNT, metavar="N", help="Computing threads of each rank.", heading=RANKS)
+@timeout_option(60.0, "Seconds without progress after which ranks are lost.")
+@option(
+    "--elastic", is_flag=True, heading=LOSSES,
+    help="Lend batches to ranks, and go on when some are lost.",
 )  # fmt: skip
-@interface_option
-@device_option("The device that computes the model.")
-@batch_size_option(
-    None, "The number of samples in a batch, on each rank.", show_default="256, or the task's"
-)
-@click.option(
-    "--limit", type=click.IntRange(min=1), show_default="all",
-    help="The number of samples to evaluate, from the first on.",
+@option(
+    "--ledger", type=OutputPath(check_output_folder), metavar="DIR", heading=LOSSES,
+    help="Keep what ranks have finished; the next run goes on there.",
 )  # fmt: skip
-@click.option(
-    "--predictions", type=OutputPath(_check_predictions), metavar="DIR|FILE",
-    help="Write predictions to this folder, or to one file: .jsonl or .parquet. An interrupted "
-    "evaluation continues there, or in FILE.parts.",
+@option(
+    "--join", is_flag=True, heading=LOSSES,
+    help="Help the run with this --ledger or DISTEVAL_LEADER.",
 )  # fmt: skip
-@click.option(
-    "--predictions-format", type=click.Choice(list(FORMATS)), default="jsonl",
-    help="The format of the predictions.",
+@option(
+    "--ranks-per-lease", type=COUNT, default=1, metavar="N", heading=LOSSES,
+    help="Consecutive ranks that evaluate a lease together.",
 )  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace predictions that are in the folder.")
-@click.option(
-    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch",
-    help="The framework that computes ResNet-18.",
+@option(
+    "--predictions", type=OutputPath(_check_predictions), metavar="DIR|FILE", heading=PREDICTIONS,
+    help="Write them to a folder, or to a file .jsonl or .parquet.",
 )  # fmt: skip
-@data_options
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    help="ResNet-18's weights, in a .safetensors or .pt file.",
-    show_default="weights that are part of the package",
-)
-@click.option(
-    "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32",
-    help="The number format of ResNet-18.",
+@option(
+    "--predictions-format", type=click.Choice(list(FORMATS)), default="jsonl", metavar="FORMAT",
+    help=f"One of {', '.join(FORMATS)}.", heading=PREDICTIONS,
 )  # fmt: skip
-@click.option("--exact", is_flag=True, help="Compute batch normalisations instead of folding them.")
-@click.option(
-    "--topk", callback=counts(NUM_CLASSES), default="1,3", metavar="K,K,…",
-    help="Each k of ResNet-18's top-k accuracies, with commas between them.",
+@option("--overwrite", is_flag=True, help="Replace what is in the folder.", heading=PREDICTIONS)
+@DATA
+@DOWNLOAD
+@option(
+    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", metavar="NAME",
+    help=f"One of {', '.join(FRAMEWORKS)}.", heading=RESNET18,
 )  # fmt: skip
-@click.option(
-    "--expect-digest", callback=_checked_digest, metavar="DIGEST",
-    help="The digest of the samples; others are refused after the evaluation.",
+@option(
+    "--weights", type=click.Path(path_type=Path), metavar="FILE", heading=RESNET18,
+    show_default="those that ship", help="A .safetensors or .pt file.",
 )  # fmt: skip
-@click.option(
-    "--elastic", is_flag=True,
-    help="Lend batches to ranks, which need no backend, and go on when some are lost.",
+@option(
+    "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", metavar="NAME",
+    help="float32 or bfloat16.", heading=RESNET18,
 )  # fmt: skip
-@click.option(
-    "--ledger", type=OutputPath(check_output_folder), metavar="DIR",
-    help="Keep in this folder what ranks have finished; the next run goes on from there. "
-    "Implies --elastic.",
+@option(
+    "--exact", is_flag=True, help="Compute batch normalisations instead of folding them.",
+    heading=RESNET18,
 )  # fmt: skip
-@click.option(
-    "--join", is_flag=True,
-    help="Help the evaluation that runs with the same --ledger or DISTEVAL_LEADER.",
+@option(
+    "--topk", callback=counts(NUM_CLASSES), default="1,3", metavar="K,K,…", heading=RESNET18,
+    help="Each k of the top-k accuracies.",
 )  # fmt: skip
-@click.option(
-    "--ranks-per-lease", type=click.IntRange(min=1), default=1, metavar="G",
-    help="The number of consecutive ranks that evaluate a lease together.",
-)  # fmt: skip
-@json_option
-@html_option()
-@timeout_option(
-    60.0,
-    "Seconds without progress before the ranks are terminated, or with --elastic lose what they "
-    "work on; they get at least 60 to start.",
-)
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="The number of computing threads of each rank."
-)
-@trace_option
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@JSON
+@HTML
+@TRACE
+@option("--progress/--no-progress", default=True, help="Show a progress bar.", heading=RESULTS)
 def eval_command(
     task: str | None,
     backend: str,
@@ -209,9 +212,7 @@ def eval_command(
     disteval eval --world-size 3
     disteval eval my_task:task --world-size 3 --json report.json --html report.html
     disteval eval my_task:task --backend threads --limit 100 --batch-size 16
-    disteval eval --backend mpi4py --data ~/data
     mpirun -np 3 disteval eval my_task:task --backend mpi4py
-    disteval eval my_task:task --launcher ray
     disteval eval my_task:task --elastic --ledger leases
     """
     if threading.current_thread() is threading.main_thread():  # as Ctrl-C does it
@@ -225,7 +226,7 @@ def eval_command(
         _refuse_options_of_resnet18(task)
         add_working_directory()
         check_reference(task, "task")
-        source = NamedTask(task, device if _is_given("device") else None)
+        source = NamedTask(task, device if is_given("device") else None)
     target = None
     if predictions is not None:
         target = _target(predictions.absolute(), predictions_format, overwrite)
@@ -255,9 +256,9 @@ def eval_command(
     starter = RayLauncher(gpus_per_worker=1) if gpus else launcher
     shown = progress and not is_quiet()
     job = EvalJob(source, backend, batch_size, limit, target)
-    report = Leader(
-        job, size, starter, outer, timeout, threads, shown, trace_folder(trace), options
-    ).evaluate()
+    folder = None if trace is None else TraceFolder(trace, "--trace")
+    leader = Leader(job, size, starter, outer, timeout, threads, shown, folder, options)
+    report = leader.evaluate()
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
     if expect_digest is not None and report["digest"] != expect_digest:
@@ -266,15 +267,9 @@ def eval_command(
             f"--expect-digest: the digest of the samples is {found}, and {expect_digest} was "
             f"expected; evaluate the data set that was expected, or leave the option out"
         )
-    run = header("eval") | report
-    try:
-        write_run(json_path, run)
-        if html_path is not None:
-            from disteval.report.page import write_page  # not needed without a page
-
-            write_page(html_path, [(task or "ResNet-18", run)])
-    finally:
-        print_evaluation(report)
+    status = write_reports(header("eval") | report, task or "ResNet-18", json_path, html_path)
+    print_evaluation(report)
+    sys.exit(status)
 
 
 def _target(path: Path, format_name: FormatName, overwrite: bool) -> Predictions:
@@ -282,7 +277,7 @@ def _target(path: Path, format_name: FormatName, overwrite: bool) -> Predictions
     one = _ONE_FILE.get(path.suffix)
     if one is None or path.is_dir():
         return Predictions(path, format_name, overwrite=overwrite)
-    if _is_given("predictions_format") and format_name != one:
+    if is_given("predictions_format") and format_name != one:
         raise UsageError(
             f"--predictions-format {format_name}, but --predictions {path.name} is a file of "
             f"{one}; leave the option out, or give a folder"
@@ -300,20 +295,14 @@ def _in_its_place(folder: Path, asked: Path) -> str:
     return str(asked)
 
 
-def _is_given(option: str) -> bool:
-    """Return whether an option stands on the command line."""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is ParameterSource.COMMANDLINE
-
-
 def _refuse_without(needed: str, *options: str) -> None:
-    for name in filter(_is_given, options):
-        option = name.replace("_", "-")
-        raise UsageError(f"--{option} has no effect without {needed}; add it, or leave this out")
+    for name in filter(is_given, options):
+        spelled = name.replace("_", "-")
+        raise UsageError(f"--{spelled} has no effect without {needed}; add it, or leave this out")
 
 
 def _refuse_options_of_resnet18(task: str) -> None:
-    for name in filter(_is_given, _OF_RESNET18):
+    for name in filter(is_given, _OF_RESNET18):
         raise UsageError(
             f"--{name} is an option of ResNet-18, and the task is {task}; leave the option out, or "
             f"do what it says in the task"
@@ -322,7 +311,7 @@ def _refuse_options_of_resnet18(task: str) -> None:
 
 def _elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elastic:
     """Return the options of ranks that may be lost, unless they contradict each other."""
-    if _is_given("backend"):
+    if is_given("backend"):
         raise UsageError(
             "--backend with --elastic: leases need no backend; leave it out, and say with "
             "--launcher how the ranks are started"

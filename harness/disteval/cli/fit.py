@@ -3,74 +3,84 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from disteval.arguments import check_output_folder
 from disteval.cli.options import (
+    COUNT,
+    DATA,
+    DOWNLOAD,
+    JSON,
     POSITIVE,
+    RANKS,
+    RESULTS,
+    TRACE,
+    Command,
     OutputPath,
-    batch_size_option,
     data_folder,
-    data_options,
-    device_option,
-    json_option,
+    is_given,
+    option,
     timeout_option,
-    trace_folder,
-    trace_option,
 )
-from disteval.cli.terminal import is_quiet
+from disteval.cli.terminal import is_quiet, write_reports
 from disteval.data.cifar10 import load_cifar10
 from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.files import lock_folder
 from disteval.judging.report import header
-from disteval.report.files import write_run
+from disteval.traces import TraceFolder
 from disteval.world import detect_outer_world
 
 
-@click.command("fit")
-@click.option(
-    "--launcher", type=click.Choice(["local", "ray"]), default="local",
-    help="The launcher of the ranks: processes of this machine, or a Ray cluster.",
-)  # fmt: skip
-@click.option(
-    "--address",
-    help="The Ray cluster's host:port, or 'auto'; without it, Ray is started on this machine.",
-)
-@click.option(
-    "--world-size", type=click.IntRange(min=1), default=2,
-    help="The number of ranks that share the training.",
-)  # fmt: skip
-@click.option(
-    "--epochs", type=click.IntRange(min=1), default=4,
+@click.command("fit", cls=Command)
+@option(
+    "--epochs", type=COUNT, default=4, metavar="N",
     help="The epoch at which training ends, counted from the first training.",
 )  # fmt: skip
-@data_options
-@click.option(
-    "--work-dir", type=OutputPath(check_output_folder), default=Path("disteval-fit"),
-    help="The folder for checkpoints and the best weights.",
+@option(
+    "--batch-size", type=COUNT, default=64, metavar="N",
+    help="Pictures in a training batch, on each rank.",
 )  # fmt: skip
-@click.option(
-    "--resume", is_flag=False, flag_value="yes", type=click.Choice(["yes", "auto"]),
-    help="Continue from the last checkpoint in --work-dir. With --resume=auto, a new training "
-    "begins if there is no checkpoint.",
+@option("--lr", type=POSITIVE, default=0.1, metavar="RATE", help="The highest learning rate.")
+@option("--seed", type=int, default=0, metavar="N", help="The seed of everything that is random.")
+@option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu",
+    help="With cuda, each rank gets a GPU of its own.",
 )  # fmt: skip
-@batch_size_option(64, "The number of pictures in a training batch, on each rank.")
-@click.option("--lr", type=POSITIVE, default=0.1, help="The highest learning rate of the schedule.")
-@click.option("--seed", type=int, default=0, help="The seed of everything that is random.")
-@click.option(
-    "--max-failures", type=click.IntRange(min=0), default=0,
+@DATA
+@DOWNLOAD
+@option(
+    "--world-size", type=COUNT, default=2, metavar="N", heading=RANKS,
+    help="The number of ranks that share the training.",
+)  # fmt: skip
+@option(
+    "--launcher", type=click.Choice(["local", "ray"]), default="local", heading=RANKS,
+    help="Processes of this machine, or a Ray cluster.",
+)  # fmt: skip
+@option(
+    "--address", metavar="HOST:PORT", heading=RANKS,
+    help="The Ray cluster, or 'auto'; without it, Ray is started here.",
+)  # fmt: skip
+@option(
+    "--max-failures", type=click.IntRange(min=0), default=0, metavar="N", heading=RANKS,
     help="The number of times that lost ranks are replaced.",
 )  # fmt: skip
-@timeout_option(120.0, "Seconds without a finished batch after which the ranks have failed.")
-@device_option("The device that computes the network; with cuda, each rank gets a GPU of its own.")
-@trace_option
-@json_option
+@timeout_option(120.0, "Seconds without a finished batch after which ranks have failed.")
+@option(
+    "--work-dir", type=OutputPath(check_output_folder), default=Path("disteval-fit"),
+    metavar="DIR", help="For checkpoints and the best weights.", heading=RESULTS,
+)  # fmt: skip
+@option(
+    "--resume", is_flag=False, flag_value="yes", type=click.Choice(["yes", "auto"]),
+    help="Go on from the last checkpoint; with auto, begin if there is none.", heading=RESULTS,
+)  # fmt: skip
+@JSON
+@TRACE
 def fit_command(
     launcher: str,
     address: str | None,
@@ -135,7 +145,7 @@ def fit_command(
         timeout=timeout,
         seed=seed,
         progress=not is_quiet(),
-        trace=trace_folder(trace),
+        trace=None if trace is None else TraceFolder(trace, "--trace"),
     ) as training:
         if last is not None:
             training.load(last)
@@ -158,10 +168,9 @@ def fit_command(
         "records": records,
         "seconds": time.perf_counter() - begin,
     }
-    try:
-        write_run(json_path, report)
-    finally:
-        _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
+    status = write_reports(report, "", json_path)
+    _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
+    sys.exit(status)
 
 
 def _last_checkpoint(checkpoints: Any, work_dir: Path, resume: str | None) -> Path | None:
@@ -201,8 +210,7 @@ def _begun_with(state: Any, last: Path, asked: dict[str, Any]) -> dict[str, Any]
     }
     begun = {name: asked[name] if kept[name] is None else kept[name] for name in asked}
     for name, value in begun.items():
-        source = click.get_current_context().get_parameter_source(name)
-        if value != asked[name] and source is not ParameterSource.DEFAULT:
+        if value != asked[name] and is_given(name):
             raise UsageError(
                 f"--{name} {asked[name]}, but the training in {last} was begun with {value}, which "
                 f"it keeps; leave the option out, or give another --work-dir"

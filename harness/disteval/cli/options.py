@@ -1,4 +1,4 @@
-"""The options that several sub-commands share."""
+"""Options below headings, and those that several sub-commands share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,43 @@ import click
 
 from disteval.arguments import check_output_file, check_output_folder
 from disteval.errors import UsageError
-from disteval.traces import TraceFolder
 from disteval.world import detect_outer_world
 
-Command = Callable[..., Any]
+RANKS, RESULTS, RESNET18 = "The ranks", "The results", "ResNet-18 on CIFAR-10"
+"""Headings of shared options."""
 
-_OUTPUTS = "disteval.cli.outputs"
-_INTERFACE = "disteval.cli.interface"
+_OUTPUTS, _INTERFACE = "disteval.cli.outputs", "disteval.cli.interface"
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Option(click.Option):
+    """An option that ``--help`` shows below a heading."""
+
+    def __init__(self, *args: Any, heading: str = "Options", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heading = heading
+
+
+class Command(click.Command):
+    """A command whose ``--help`` shows its options below their headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                heading = getattr(parameter, "heading", "Of every command")
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def option(*names: str, **more: Any) -> Decorator:
+    """Return an option, as `click.option` does; ``heading`` is what it stands below."""
+    return click.option(*names, cls=Option, **more)
 
 
 class _Positive(click.FloatRange):
@@ -29,6 +59,9 @@ class _Positive(click.FloatRange):
 
 POSITIVE = _Positive(min=0, min_open=True)
 """The type of an option that takes a finite number above 0."""
+
+COUNT = click.IntRange(min=1)
+"""The type of an option that takes a whole number above 0."""
 
 
 def counts(most: int | None = None) -> Callable[[object, object, str | None], Any]:
@@ -77,55 +110,37 @@ class OutputPath(click.Path):
         return path
 
 
-json_option = click.option(
-    "--json", "json_path", type=OutputPath(), help="Write the report to this file."
-)
-
-
-def interface_option(command: Command) -> Command:
-    """Add ``--interface``, which `chosen_interface` returns."""
-
-    def remember(context: click.Context, _option: object, value: str | None) -> None:
-        if value is not None and detect_outer_world() is None:
-            raise UsageError(
-                f"--interface {value} is for ranks that mpirun, torchrun or srun has started on "
-                f"several hosts, and this process was started alone; leave the option out"
-            )
-        context.meta[_INTERFACE] = value
-
-    return click.option(
-        "--interface", expose_value=False, callback=remember, metavar="NAME|ADDRESS",
-        help="The network interface of rank 0's host on which it leads ranks of other hosts.",
-    )(command)  # fmt: skip
-
-
-def chosen_interface() -> str | None:
-    """Return the value of ``--interface``; None if it was not given."""
-    chosen: str | None = click.get_current_context().meta.get(_INTERFACE)
-    return chosen
-
-
 def _check_page(option: str, path: Path) -> None:
     from disteval.report.page import check_page_path  # not needed without a page
 
     check_page_path(option, path)
 
 
-def html_option(**more: Any) -> Command:
-    """Return the option ``--html``."""
-    what = "Write a page to this file."
-    return click.option("--html", "html_path", type=OutputPath(_check_page), help=what, **more)
+JSON = option(
+    "--json", "json_path", type=OutputPath(), metavar="FILE", help="Write the report to this file.",
+    heading=RESULTS,
+)  # fmt: skip
 
+HTML = option(
+    "--html", "html_path", type=OutputPath(_check_page), metavar="FILE",
+    help="Write a page to this file.", heading=RESULTS,
+)  # fmt: skip
 
-def data_options(command: Command) -> Command:
-    """Add ``--data`` and ``--download``, which `data_folder` takes."""
-    command = click.option(
-        "--download", is_flag=True, help="Download CIFAR-10 into the folder of --data first."
-    )(command)
-    return click.option(
-        "--data", envvar="CIFAR10_ROOT", default="embedded",
-        show_default="$CIFAR10_ROOT, else embedded", help="A folder with CIFAR-10, or 'embedded'.",
-    )(command)  # fmt: skip
+TRACE = option(
+    "--trace", type=OutputPath(check_output_folder), metavar="DIR", heading=RESULTS,
+    help="Record what each rank does, and when; see disteval trace.",
+)  # fmt: skip
+
+DOWNLOAD = option(
+    "--download", is_flag=True, help="Download CIFAR-10 into the folder of --data first.",
+    heading=RESNET18,
+)  # fmt: skip
+
+DATA = option(
+    "--data", envvar="CIFAR10_ROOT", default="embedded", metavar="DIR",
+    show_default="$CIFAR10_ROOT, else embedded", help="CIFAR-10, or 'embedded'.",
+    heading=RESNET18,
+)  # fmt: skip
 
 
 def data_folder(data: str, download: bool) -> Path | None:
@@ -146,32 +161,52 @@ def data_folder(data: str, download: bool) -> Path | None:
     return None
 
 
-trace_option = click.option(
-    "--trace", type=OutputPath(check_output_folder), metavar="DIR",
-    help="Record what each rank does, and when, in this new folder; see disteval trace.",
+def _remember(context: click.Context, _option: object, value: str | None) -> None:
+    if value is not None and detect_outer_world() is None:
+        raise UsageError(
+            f"--interface {value} is for ranks that mpirun, torchrun or srun has started on "
+            f"several hosts, and this process was started alone; leave the option out"
+        )
+    context.meta[_INTERFACE] = value
+
+
+INTERFACE = option(
+    "--interface", expose_value=False, callback=_remember, metavar="NAME|ADDRESS",
+    help="Rank 0's network interface for ranks of other hosts.", heading=RANKS,
 )  # fmt: skip
+"""An option whose value `chosen_interface` returns."""
 
 
-def trace_folder(path: Path | None) -> TraceFolder | None:
-    """Return the folder of ``--trace``, which only the leader makes; None if there is none.
-
-    Raises:
-        UsageError: It holds a trace already.
-    """
-    return None if path is None else TraceFolder(path, "--trace")
+def chosen_interface() -> str | None:
+    """Return the value of ``--interface``; None if it was not given."""
+    chosen: str | None = click.get_current_context().meta.get(_INTERFACE)
+    return chosen
 
 
-def device_option(what: str) -> Command:
-    """Return the option ``--device``."""
-    return click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help=what)
+def launcher_option(default: str) -> Decorator:
+    """Return the option ``--launcher``."""
+    return option(
+        "--launcher", metavar="NAME", show_default=default, heading=RANKS,
+        help="The launcher of the ranks, such as ray.",
+    )  # fmt: skip
 
 
-def batch_size_option(default: int | None, what: str, **more: Any) -> Command:
-    """Return the option ``--batch-size``."""
-    size = click.IntRange(min=1)
-    return click.option("--batch-size", type=size, default=default, help=what, **more)
+def world_sizes_option(default: str) -> Decorator:
+    """Return the option ``--world-size`` of commands that try several."""
+    return option(
+        "--world-size", callback=counts(), metavar="1,2,3", heading=RANKS,
+        show_default=f"{default}, or that of mpirun or torchrun", help="The world sizes to try.",
+    )  # fmt: skip
 
 
-def timeout_option(default: float, what: str) -> Command:
+def timeout_option(default: float, what: str, heading: str = RANKS) -> Decorator:
     """Return the option ``--timeout``."""
-    return click.option("--timeout", type=POSITIVE, default=default, help=what)
+    return option(
+        "--timeout", type=POSITIVE, default=default, metavar="SECONDS", help=what, heading=heading
+    )
+
+
+def is_given(name: str) -> bool:
+    """Return whether an option stands on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from disteval.cli.options import OutputPath, html_option
+from disteval.cli.options import HTML, RESULTS, Command, OutputPath, option
 from disteval.errors import UsageError
 from disteval.report.badge import make_badge
 from disteval.report.charts import make_pictures
@@ -15,12 +15,12 @@ from disteval.report.model import make_columns
 from disteval.report.page import write_page
 
 
-@click.command("report")
+@click.command("report", cls=Command)
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN.json|DIR]...")
-@html_option()
-@click.option(
-    "--badge", type=OutputPath(), metavar="FILE",
-    help="Write the verdict of a backend's newest version to this file, as a badge in SVG.",
+@HTML
+@option(
+    "--badge", type=OutputPath(), metavar="FILE", heading=RESULTS,
+    help="Write a badge in SVG: the verdict of a backend's newest version.",
 )  # fmt: skip
 def report_command(runs: tuple[Path, ...], html_path: Path | None, badge: Path | None) -> None:
     r"""Write one page of several reports and traces, or a badge.
@@ -40,9 +40,9 @@ def report_command(runs: tuple[Path, ...], html_path: Path | None, badge: Path |
         raise UsageError("there is nothing to show; give files of --json, or folders of --trace")
     if html_path is None and badge is None:
         raise UsageError("there is nothing to write; give --html FILE, --badge FILE or both")
-    for option, path in (("--html", html_path), ("--badge", badge)):
+    for name, path in (("--html", html_path), ("--badge", badge)):
         if path is not None and path.is_file() and any(_is_same(path, run) for run in runs):
-            raise UsageError(f"{option} {path} would replace that report; give another file")
+            raise UsageError(f"{name} {path} would replace that report; give another file")
     files = [path for path in runs if not path.is_dir()]
     if (size := sum(path.stat().st_size for path in files if path.exists())) > MAX_BYTES:
         raise UsageError(

@@ -9,35 +9,33 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 
 from disteval.cli.streams import printing_safely
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
-from disteval.judging.report import OUTCOMES, SIGNS, Finding, Verdict, grouped
+from disteval.host import RANK_THREAD, exit_now, rank_threads_left
 from disteval.launched import Job, launched_job
-from disteval.report.files import write_run
 from disteval.text import visible
-from disteval.world import exit_now
-from disteval.world.launchers.threads import RANK_THREAD, rank_threads_left
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
 
-_LEAST_WIDTH = 80
+NOT_WRITTEN = 2
+"""The exit status of a command that succeeded, but whose result could not be written."""
 
-_LOGGER, _HANDLER = logging.getLogger("disteval"), "disteval.cli"
+_LOGGER = logging.getLogger("disteval")
 
 
 class Commands(click.Group):
     """A group whose commands share ``--quiet``, ``--verbose`` and the handling of errors.
+
+    Its help has an example of each command, and no other list of them.
 
     Args:
         names: The names of commands that are imported when they are asked for. That of ``eval`` is
@@ -65,8 +63,21 @@ class Commands(click.Group):
             self.add_command(getattr(module, f"{cmd_name}_command"))
         return super().get_command(ctx, cmd_name)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write nothing, for which no command has to be imported."""
+
     def _share_with(self, command: click.Command) -> None:
-        command.params += _options()
+        helps = {
+            "quiet": "Print only errors; the exit status tells the result.",
+            "verbose": "Print the output of ranks and tracebacks, too.",
+        }
+        command.params += [
+            click.Option(
+                [f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, callback=_set,
+                help=text,
+            )
+            for name, text in helps.items()
+        ]  # fmt: skip
         # Docstrings are raw strings, but click marks unwrapped lines by the one character \b.
         command.help = (command.help or "").replace("\\b", "\b")
 
@@ -87,8 +98,8 @@ class Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line on streams that may be full or closed."""
-        with printing_safely(), _warnings_on_stderr():
-            return super().main(*args, **kwargs)
+        with printing_safely(), _logging() as handler:
+            return super().main(*args, obj=handler, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an exception becomes a paragraph and an exit status."""
@@ -97,7 +108,7 @@ class Commands(click.Group):
         except KeyboardInterrupt as error:
             # The worlds have ended. Another Ctrl-C could only change the exit status.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            print_error(ctx.invoked_subcommand, "interrupted", error)
+            print_error("interrupted", error)
             ctx.exit(INTERRUPTED)
         except HarnessError as error:
             _fail(ctx, error)
@@ -105,7 +116,7 @@ class Commands(click.Group):
             raise  # click handles these
         except Exception as error:
             what, code = _unexpected(error)
-            print_error(ctx.invoked_subcommand, what, error)
+            print_error(what, error)
             ctx.exit(code)
 
 
@@ -128,7 +139,7 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     # Wrong usage is wrong on every rank of a host, but a file may be missing on another host.
     told = job is not None and job.rank > 0 and job.ranks_on_host == job.world_size
     if code == 1 or not told:
-        print_failure(ctx.invoked_subcommand, error)
+        print_failure(error)
     if job is not None and lost:
         exit_now(code)
     ctx.exit(code)
@@ -144,20 +155,20 @@ def is_verbose() -> bool:
     return _asked("verbose")
 
 
-def print_error(command: str | None, what: str, error: BaseException) -> None:
+def print_error(what: str, error: BaseException) -> None:
     """Print one paragraph on standard error; with ``--verbose``, also the error's traceback."""
     if is_verbose():
         click.echo(visible("".join(traceback.format_exception(error)).rstrip()), err=True)
-    job = _job()
+    job, context = _job(), click.get_current_context()
     rank = f"[rank {job.rank}] " if job is not None and job.rank > 0 else ""
-    name = " ".join(filter(None, ["disteval", command]))
+    name = " ".join(filter(None, [context.command_path, context.invoked_subcommand]))
     click.echo(visible(f"{rank}{name}: {what}"), err=True)
 
 
-def print_failure(command: str | None, error: HarnessError) -> None:
+def print_failure(error: HarnessError) -> None:
     """Print an error of this library, which may be the same on every rank."""
     common = error.common if isinstance(error, WorldError) else None
-    print_error(command, str(common or error), error)
+    print_error(str(common or error), error)
 
 
 def _job() -> Job | None:
@@ -166,123 +177,77 @@ def _job() -> Job | None:
     return None
 
 
-def _options() -> list[click.Parameter]:
-    helps = {
-        "quiet": "Print only errors; the exit status tells the result.",
-        "verbose": "Print the output of ranks and tracebacks, too.",
-    }
-    return [
-        click.Option(
-            [f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, callback=_set, help=text
-        )
-        for name, text in helps.items()
-    ]
-
-
 def _asked(name: str) -> bool:
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(f"disteval.cli.{name}"))
 
 
 def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
-    key = f"disteval.cli.{option.name}"
-    if value and not context.meta.get(key):
-        context.meta[key] = True
-        begin = _nothing_on_stdout if option.name == "quiet" else _log_on_stderr
-        context.find_root().with_resource(begin())
+    key, root = f"disteval.cli.{option.name}", context.find_root()
+    if not value or context.meta.get(key):
+        return
+    context.meta[key] = True
+    if option.name == "quiet":
+        _LOGGER.setLevel(logging.ERROR)
+        root.with_resource(_nothing_on_stdout())
+    else:
+        from tqdm.contrib.logging import logging_redirect_tqdm  # which imports asyncio
+
+        _LOGGER.setLevel(logging.INFO)
+        root.obj.setLevel(logging.INFO)
+        root.obj.filters.clear()
+        root.with_resource(logging_redirect_tqdm([_LOGGER]))  # lines stay above progress bars
 
 
 @contextlib.contextmanager
 def _nothing_on_stdout() -> Iterator[None]:
-    level = _LOGGER.level
-    _LOGGER.setLevel(logging.ERROR)
-    try:
-        # What is dropped has to be encoded all the same.
-        with (
-            Path(os.devnull).open("w", encoding="utf-8", errors="backslashreplace") as nothing,
-            contextlib.redirect_stdout(nothing),
-        ):
-            yield
-    finally:
-        _LOGGER.setLevel(level)
+    # What is dropped has to be encoded all the same.
+    with (
+        Path(os.devnull).open("w", encoding="utf-8", errors="backslashreplace") as nothing,
+        contextlib.redirect_stdout(nothing),
+    ):
+        yield
 
 
 @contextlib.contextmanager
-def _warnings_on_stderr() -> Iterator[None]:
+def _logging() -> Iterator[logging.Handler]:
     """Print warnings, but not what ranks log: it is hidden in threads as in processes."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.set_name(_HANDLER)
+    level, handler = _LOGGER.level, logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     handler.addFilter(lambda record: record.threadName != RANK_THREAD)
     _LOGGER.addHandler(handler)
     try:
-        yield
+        yield handler
     finally:
         _LOGGER.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def _log_on_stderr() -> Iterator[None]:
-    from tqdm.contrib.logging import logging_redirect_tqdm  # which imports asyncio
-
-    for handler in _LOGGER.handlers:
-        if handler.get_name() == _HANDLER:
-            handler.setLevel(logging.INFO)
-            handler.filters.clear()
-    level = _LOGGER.level
-    _LOGGER.setLevel(logging.INFO)
-    try:
-        with logging_redirect_tqdm([_LOGGER]):  # lines stay above progress bars
-            yield
-    finally:
         _LOGGER.setLevel(level)
 
 
-def table_console() -> Console:
-    """Return a console for tables: on a narrow terminal lines go on in the next one, uncut."""
-    return Console(width=max(_LEAST_WIDTH, Console().width))
-
-
-def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Print findings, one for each likely cause; commands and paths stay in one piece."""
-    for finding in grouped(findings):
-        first, *lines = finding.lines()
-        shown = [f"[bold red]{SIGNS['failed'].glyph} {escape(visible(str(first)))}[/bold red]"]
-        shown += [escape(visible(str(line))) for line in lines]
-        console.print("\n" + "\n".join(shown), soft_wrap=True, highlight=False)
-
-
-def print_verdict(console: Console, target: str, verdict: Verdict) -> None:
-    """Print the sentence of a verdict."""
-    colour = {"passed": "green", "failed": "red"}.get(OUTCOMES[verdict.word], "yellow")
-    sentence = escape(visible(f"{target} {verdict.covers}"))
-    shown = f"\n[bold {colour}]{sentence}[/bold {colour}]"
-    console.print(shown, soft_wrap=True, highlight=False)
-
-
 def write_reports(
-    command: str, report: Any, json_path: Path | None, html_path: Path | None
-) -> bool:
-    """Write the files that were asked for, and return whether all of them could be written.
+    run: dict[str, Any], title: str, json_path: Path | None, html_path: Path | None = None
+) -> int:
+    """Write the files that were asked for, and say of each that can't be written why.
 
     Args:
-        command: The sub-command, for errors.
-        report: The report of a check or an audit.
+        run: The report.
+        title: What it is about, for a page.
         json_path: The file of ``--json``, or None.
         html_path: The file of ``--html``, or None.
+
+    Returns:
+        The exit status of a command that has nothing else to say: 0, or `NOT_WRITTEN`.
     """
-    if json_path is None and html_path is None:
-        return True
-    found, written = report.to_json(), True
-    writers = [partial(write_run, json_path, found)]
+    from disteval.report.files import write_run  # not needed by other commands
+
+    code, writers = 0, [partial(write_run, json_path, run)]
     if html_path is not None:
         from disteval.report.page import write_page  # not needed without a page
 
-        writers.append(partial(write_page, html_path, [(report.target, found)]))
+        writers.append(partial(write_page, html_path, [(title, run)]))
     for write in writers:
         try:
             write()
         except HarnessError as error:
-            print_error(command, str(error), error)
-            written = False
-    return written
+            print_error(str(error), error)
+            code = NOT_WRITTEN
+    return code

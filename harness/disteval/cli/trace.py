@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.arguments import check_output_file, unwritable
-from disteval.cli.options import OutputPath, json_option
-from disteval.cli.terminal import table_console
+from disteval.cli.options import COUNT, JSON, RESULTS, Command, OutputPath, option
+from disteval.cli.tables import print_line, table_console
+from disteval.cli.terminal import write_reports
 from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.report.charts import draw_trace
-from disteval.report.files import write_file, write_run
-from disteval.text import visible
+from disteval.report.files import write_file
 from disteval.traces.folder import MERGED, NAME
 from disteval.traces.merging import write_merged
 from disteval.traces.reading import read_worlds
@@ -28,17 +28,18 @@ _SHOWN_WHOLE = 3  # worlds; of more there is a line each
 _MOST_SHOWN = 10
 
 
-@click.command("trace")
+@click.command("trace", cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option(
+@option("--world", type=COUNT, metavar="N", help="Show this world alone.")
+@option(
     "--merged", type=OutputPath(), metavar="FILE", show_default="trace.json in DIR",
-    help="The file with all rows, for Perfetto.",
+    help="The file with all rows, for Perfetto.", heading=RESULTS,
 )  # fmt: skip
-@click.option("--world", type=click.IntRange(min=1), help="Show this world alone.")
-@click.option(
-    "--svg", type=OutputPath(), metavar="FILE", help="Draw the ranks, and write the picture here."
-)
-@json_option
+@option(
+    "--svg", type=OutputPath(), metavar="FILE", help="Draw the ranks, and write the picture here.",
+    heading=RESULTS,
+)  # fmt: skip
+@JSON
 def trace_command(
     folder: Path, merged: Path | None, world: int | None, svg: Path | None, json_path: Path | None
 ) -> None:
@@ -55,11 +56,9 @@ def trace_command(
     """
     path = merged or folder / MERGED
     worlds = read_worlds(folder)
-    for option, file in (("--merged", path), ("--svg", svg), ("--json", json_path)):
+    for name, file in (("--merged", path), ("--svg", svg), ("--json", json_path)):
         if file is not None and NAME.fullmatch(file.name) and file.parent.samefile(folder):
-            raise UsageError(
-                f"{option} {file} would replace a file of the trace; give another name"
-            )
+            raise UsageError(f"{name} {file} would replace a file of the trace; give another name")
     check_output_file("--merged", path)
     summaries = [summarise(one) for one in worlds if world in (None, one.number)]
     if not summaries:
@@ -76,29 +75,24 @@ def trace_command(
         "folder": str(folder),
         "worlds": [summary.to_json() for summary in summaries],
     }
-    try:
-        write_run(json_path, report)
-    finally:
-        _show(table_console(), summaries)
-        click.echo(f"{path}: open it in https://ui.perfetto.dev or chrome://tracing")
+    status = write_reports(report, "", json_path)
+    _show(table_console(), summaries)
+    click.echo(f"{path}: open it in https://ui.perfetto.dev or chrome://tracing")
+    sys.exit(status)
 
 
 def _show(console: Console, summaries: list[Summary]) -> None:
     for summary in summaries:
         world = summary.world
         seconds = (world.end - world.begin) / 1e9
-        _write(console, f"world {world.number} {world.title}: {seconds:.3g} s")
+        print_line(console, f"world {world.number} {world.title}: {seconds:.3g} s")
         if len(summaries) <= _SHOWN_WHOLE:
             console.print(_table(summary))
             _show_waits(console, summary)
         if summary.slowest is not None:
-            _write(console, f"slowest: {summary.slowest}")
+            print_line(console, f"slowest: {summary.slowest}")
         for line in _remarks(summary):
-            _write(console, line)
-
-
-def _write(console: Console, line: str) -> None:
-    console.print(escape(visible(line)), soft_wrap=True, highlight=False)
+            print_line(console, line)
 
 
 def _table(summary: Summary) -> Table:
@@ -114,13 +108,10 @@ def _table(summary: Summary) -> Table:
 def _show_waits(console: Console, summary: Summary) -> None:
     pairs = sorted(summary.waits.by_pair().items(), key=lambda pair: -pair[1][0])
     for (rank, other), (total, count) in pairs[:_MOST_SHOWN]:
-        console.print(
-            f"rank {rank} waited {total / 1e9:.3g} s for rank {other}, in {count} "
-            f"collective{'s' * (count > 1)}",
-            highlight=False,
-        )
+        times = f"in {count} collective{'s' * (count > 1)}"
+        print_line(console, f"rank {rank} waited {total / 1e9:.3g} s for rank {other}, {times}")
     if len(pairs) > _MOST_SHOWN:
-        console.print(f"… and {len(pairs) - _MOST_SHOWN} more pairs", highlight=False)
+        print_line(console, f"… and {len(pairs) - _MOST_SHOWN} more pairs")
 
 
 def _remarks(summary: Summary) -> Iterator[str]:

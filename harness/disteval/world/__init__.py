@@ -1,6 +1,7 @@
 """Worlds of ranks: they are started or joined, led in lock step, and ended."""
 
-from disteval.world.attach import exit_now, follow, release, share_cores, why_not_in
+from disteval.host import exit_now
+from disteval.world.attach import follow, release, share_cores, why_not_in
 from disteval.world.environment import OuterWorld, detect_outer_world
 from disteval.world.launchers import Launcher, LocalLauncher, RayLauncher
 from disteval.world.postmortem import PostMortem, RankStatus

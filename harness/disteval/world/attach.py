@@ -9,12 +9,10 @@ dismisses them.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 from disteval.contract import BaseDistBackend
-from disteval.host import thread_variables
+from disteval.host import exit_now, thread_variables
 from disteval.world.bootstrap import Bootstrap
 from disteval.world.environment import OuterWorld
 from disteval.world.rank import serve
@@ -64,17 +62,6 @@ def release(world: World, exit_code: int) -> None:
         world.close(exit_code)
     else:
         exit_now(exit_code)
-
-
-def exit_now(exit_code: int) -> None:
-    """End this process without the exit handlers of its libraries.
-
-    MPI would wait at exit for ranks that are lost or hang; their launcher ends them after this.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # it is closed, or its reader is gone
-            stream.flush()
-    os._exit(exit_code)
 
 
 def share_cores(outer: OuterWorld, threads: int | None = None) -> None:

@@ -7,10 +7,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from disteval.host import RANK_THREAD
 from disteval.world.launchers.base import Launcher
 from disteval.world.rank import serve
-
-RANK_THREAD = "rank of a disteval world"
 
 
 class ThreadsLauncher(Launcher):
@@ -42,11 +41,6 @@ class ThreadsLauncher(Launcher):
         """Say that the rank's thread ended, once it has; nothing ends it from outside."""
         self._threads[rank].join(max(0.0, seconds))
         return "" if self._threads[rank].is_alive() else "its thread ended"
-
-
-def rank_threads_left() -> bool:
-    """Return whether a rank that is a thread of this process has not ended."""
-    return any(thread.name == RANK_THREAD for thread in threading.enumerate())
 
 
 def _serve(directory: Path, rank: int, connection: Connection) -> None:
