@@ -95,6 +95,7 @@ def test_an_error_knows_of_each_rank_how_it_ended_and_where_it_is() -> None:
     assert (waits.rank, other.rank, waits.host) == (0, 1, socket.gethostname())
     assert (waits.position.inside, waits.position.name) == (True, "all_gather_object")
     assert end_or_wait.__name__ in [call.function for call in waits.frames]
+    assert len(waits.stack) == 1  # the library's own threads are in nobody's way
     assert [call.function for call in other.frames] == [end_or_wait.__name__]
     assert other.raised == "KeyError: 'raises'"
     assert caught.value.post_mortem.waiting == [waits]

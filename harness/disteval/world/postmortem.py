@@ -34,8 +34,8 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')  # as faulthandler
 _OWN = {("world", "rank.py", "carry_out"), ("world", "rank.py", "run")}
 # What threads do that wait in every rank alike: for orders, for the end of Ray's node.
 _IDLE = {
-    ("channel", "inbox.py", "_watch"), ("ray", "node.py", "watch"),
-    ("world", "rank_process.py", "_end_with"), ("traces", "recorder.py", "_run"),
+    ("channel", "link.py", "_watch"), ("ray", "node.py", "watch"),
+    ("world", "rank_process.py", "_end_with"),
 }  # fmt: skip
 _IDLE_FILES = {"gc_collect_manager.py"}  # of Ray
 
