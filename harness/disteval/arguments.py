@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tempfile
 from collections.abc import Iterable
@@ -147,5 +146,7 @@ def found_value(value: Any) -> str:
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return `` Did you mean 'name'?`` with the nearest known name, or nothing if none is near."""
+    import difflib  # for mistakes alone
+
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_path
 from disteval.data.base import ArrayDataset
-from disteval.data.download import fetch_archive
 from disteval.data.safe_pickle import PickledArray, load_arrays, shown
 from disteval.errors import DataError, UsageError
 
@@ -106,6 +105,9 @@ def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str =
             f"fetch the whole, or leave out --download to use what is there"
         )
     if missing:
+        # It imports what speaks HTTPS, which takes as long as a third of NumPy.
+        from disteval.data.download import fetch_archive
+
         fetch_archive(url, md5, root, BINARY_FOLDER)
     return root
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from disteval import traces
 from disteval.arguments import check_path, is_switched_on
@@ -434,8 +433,12 @@ def reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterat
     if callable(progress):
         yield progress
         return
-    shown = progress and rank == 0
-    with tqdm(total=total, unit=" samples", desc="rank 0", disable=not shown or total == 0) as bar:
+    if not progress or rank or total == 0:
+        yield lambda *_: None
+        return
+    from tqdm import tqdm  # which most ranks need not import
+
+    with tqdm(total=total, unit=" samples", desc="rank 0") as bar:
         yield lambda done, _: bar.update(done - bar.n)
 
 
