@@ -14,22 +14,32 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
 from functools import partial
 
+import flax.linen as nn
 import jax
 import numpy as np
 from disteval.data import load_embedded
-from disteval.models import default_weights
-from disteval.models.resnet18_jax import ResNet18, preprocess, variables
 from disteval.padding import in_step, pad_shard_unpad, with_infinite_padding
 from disteval.world import World
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 SIZE, BATCH = 35, 16
 HOSTS = [(0, 17), (17, 22), (22, SIZE)]  # the shares of three hosts differ
-MODEL, HELD = ResNet18(), variables(default_weights())
+MODEL = nn.Dense(10)
+
+
+def train():
+    """Fit a linear model that chooses the class whose mean is nearest to a picture."""
+    known = load_embedded("train")
+    pixels = known.images.reshape(len(known.labels), -1) / np.float32(255)
+    means = np.stack([pixels[known.labels == each].mean(0) for each in range(10)])
+    return {"params": {"kernel": means.T, "bias": -(means**2).sum(1) / 2}}
+
+
+HELD = train()
 
 
 def load():
-    """Load the first pictures of the embedded data set and their classes."""
+    """Load the first pictures of the embedded test set and their classes."""
     test = load_embedded("test")
     return test.images[:SIZE], test.labels[:SIZE]
 
@@ -42,7 +52,7 @@ def batches(images, labels):
 
 def forward(held, images):
     """Compute the scores of uint8 pictures."""
-    return MODEL.apply(held, preprocess(images).transpose(0, 2, 3, 1))
+    return MODEL.apply(held, images.reshape(len(images), -1) / 255)
 
 
 def counts(held, batch, mask):
