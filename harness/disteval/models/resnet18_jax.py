@@ -17,9 +17,6 @@ from disteval.models.folding import EPSILON, fold_norms, is_folded
 from disteval.models.preprocess import preprocess
 from disteval.models.resnet18 import BLOCKS, NUM_CLASSES, to_channels_last
 
-_PLAIN = {
-    "dimension_numbers", "feature_group_count", "lhs_dilation", "precision", "rhs_dilation",
-}  # fmt: skip
 _HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
 
 
@@ -29,7 +26,7 @@ class ResNet18(nn.Module):  # type: ignore[misc]
     Attributes:
         num_classes: The number of classes, which is the number of scores for each picture.
         folded: Whether there are no batch normalisations, see `disteval.models.folding.fold_norms`.
-        convolve: The function that computes convolutions, with the arguments of the default.
+        convolve: The function that computes convolutions, the default or `convolve_on_cpu`.
     """
 
     num_classes: int = NUM_CLASSES
@@ -69,64 +66,39 @@ class ResNet18(nn.Module):  # type: ignore[misc]
 
 
 def convolve_on_cpu(
-    x: jax.Array,
-    kernel: jax.Array,
-    strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    **options: Any,
+    x: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Any, **options: Any
 ) -> jax.Array:
-    """Convolve as `jax.lax.conv_general_dilated` does, in a form that XLA computes fast on a CPU.
+    """Convolve as this network does, in a form that XLA computes fast on a CPU.
 
     XLA exchanges the operands of a convolution whose kernel is larger than the picture, and for
     the exchanged form it has no fast code on a CPU: the last two stages of this network took it
     fifty times as long as their arithmetic needs. There each output pixel becomes one matrix
     product, of the part of the picture under the kernel with the part of the kernel over it.
 
-    The arguments and the result are those of `jax.lax.conv_general_dilated`, which also computes
-    what is grouped, dilated, of other than two dimensions, not in Flax's layout, or padded by as
-    much as the kernel is wide.
+    Args:
+        x: The pictures (N, H, W, inputs).
+        kernel: The kernel (side, side, inputs, outputs); its side is odd.
+        strides: The distances of two outputs, in pixels.
+        padding: Half of the kernel's side, on each side of a picture.
+        options: Other arguments of `jax.lax.conv_general_dilated`.
     """
-    if not _is_larger(x, kernel, options):
-        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
-    (count, *size, _), (*window, _, outputs) = x.shape, kernel.shape
-    pads: Any = padding
-    if isinstance(padding, str):
-        pads = jax.lax.padtype_to_pads(size, window, strides, padding)
-    starts = [
-        range(-low, length + high - side + 1, stride)
-        for length, side, stride, (low, high) in zip(size, window, strides, pads, strict=True)
-    ]
-    # Each position of the kernel has to meet the picture, and there has to be one.
-    meets = all(max(pad) < side for pad, side in zip(pads, window, strict=True))
-    if not (meets and all(starts)):
+    (count, *size, _), (side, _, _, outputs) = x.shape, kernel.shape
+    if side * side <= size[0] * size[1]:
         return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
     pixels = []
+    starts = [
+        range(-(side // 2), length - side // 2, stride)
+        for length, stride in zip(size, strides, strict=True)
+    ]
     for top, left in product(*starts):
-        rows = slice(max(top, 0), min(top + window[0], size[0]))
-        columns = slice(max(left, 0), min(left + window[1], size[1]))
+        rows = slice(max(top, 0), min(top + side, size[0]))
+        columns = slice(max(left, 0), min(left + side, size[1]))
         part = kernel[
             rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
         ].reshape(-1, outputs)
         under = x[:, rows, columns].reshape(count, len(part))
         pixels.append(jnp.dot(under, part, precision=options.get("precision")))
     return jnp.stack(pixels, axis=1).reshape(count, *map(len, starts), outputs)
-
-
-def _is_larger(x: jax.Array, kernel: jax.Array, options: Mapping[str, Any]) -> bool:
-    """Return whether the kernel of a plain convolution of pictures is larger than they are."""
-    shapes = x.shape, kernel.shape
-    numbers = options.get("dimension_numbers")
-    factors = [options.get("feature_group_count", 1)]
-    for name in ("lhs_dilation", "rhs_dilation"):
-        factors += options.get(name) or ()
-    return bool(
-        x.ndim == 4
-        and options.keys() <= _PLAIN
-        and all(factor == 1 for factor in factors)
-        and jax.lax.conv_dimension_numbers(*shapes, numbers)
-        == jax.lax.conv_dimension_numbers(*shapes, ("NHWC", "HWIO", "NHWC"))
-        and kernel.shape[0] * kernel.shape[1] > x.shape[1] * x.shape[2]
-    )
 
 
 def variables(weights: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, Any]:
