@@ -42,7 +42,7 @@ def runner_creator(config):
         lr_config={"policy": "cosine", "by_epoch": False},
         optimizer_config={"grad_clip": {"max_norm": 5.0}},
         checkpoint_config={"interval": 1, "max_keep_ckpts": 1},
-        log_config={"interval": 10, "hooks": [{"type": "TextLoggerHook"}]},
+        log_config={"interval": 10},
     )
     return runner
 

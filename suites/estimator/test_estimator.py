@@ -159,10 +159,10 @@ def test_weights_alone_are_no_state_to_go_on_from(trained: Any, tmp_path: Path) 
     assert estimator.evaluate(tiny.validation)["correct"] == records[-1]["correct"]
 
 
-def test_an_evaluation_hook_of_the_creator_is_exact(tmp_path: Path) -> None:
-    config = {"eval_hook": True, "work_dir": str(tmp_path)}
+def test_a_hook_of_the_creator_keeps_the_best_weights(tmp_path: Path) -> None:
+    config = {"best": True, "work_dir": str(tmp_path)}
     with local(config) as estimator:
-        records = estimator.fit([tiny.training], [("train", 1)])
+        records = estimator.fit(CREATORS, WORKFLOW)
         model = estimator.get_model()
     assert [record["mode"] for record in records] == ["train", "val"] * 2
     assert records[-1]["correct"] == right_alone(model, {})

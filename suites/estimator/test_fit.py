@@ -24,7 +24,7 @@ torch = framework("torch")
 
 import safetensors.torch  # noqa: E402
 from disteval.estimator import EpochBasedRunner  # noqa: E402
-from disteval.estimator.hooks import EvalHook, Hook  # noqa: E402
+from disteval.estimator.hooks import BestWeightsHook, Hook  # noqa: E402
 
 from suites.estimator.tiny import Tiny, runner, training, validation  # noqa: E402
 
@@ -119,9 +119,9 @@ def test_fit_continues_with_the_settings_that_it_began_with(trained: Any, data: 
 
 @pytest.mark.parametrize("damage", ["flipped", "of another program"])
 def test_damaged_best_weights_are_refused_before_the_training(damage: str, tmp_path: Path) -> None:
-    config = {"work_dir": str(tmp_path), "checkpoints": {}, "eval_hook": True, "epochs": 1}
+    config = {"work_dir": str(tmp_path), "checkpoints": {}, "best": True, "epochs": 1}
     made = runner(config)
-    made.run([training(config)], [("train", 1)])
+    made.run([training(config), validation(config)], [("train", 1), ("val", 1)])
     best = tmp_path / "best.safetensors"
     if damage == "of another program":
         safetensors.torch.save_file(made.model.state_dict(), best)
@@ -148,7 +148,7 @@ def test_fit_refuses_a_folder_in_which_another_training_writes(tmp_path: Path) -
                 assert str(tmp_path) in refused(f"--work-dir={tmp_path}", *resume)
 
     other = EpochBasedRunner(Tiny(), work_dir=tmp_path)
-    other.register_hook(EvalHook(validation({}), save_best="accuracy"))
+    other.register_hook(BestWeightsHook("accuracy"))
     other.register_hook(Trains())
     assert len(other.run([validation({})], [("val", 1)])) == 1
 

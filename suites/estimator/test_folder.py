@@ -23,7 +23,7 @@ from suites.helpers.needs import framework, needs
 torch = framework("torch")
 
 from disteval.estimator import EpochBasedRunner, latest_checkpoint, read_checkpoint  # noqa: E402
-from disteval.estimator.hooks import CheckpointHook, EvalHook, Hook, TextLoggerHook  # noqa: E402
+from disteval.estimator.hooks import BestWeightsHook, CheckpointHook, Hook, TextLoggerHook  # noqa: E402
 
 from suites.estimator.tiny import Tiny, assert_same, samples  # noqa: E402
 
@@ -168,7 +168,7 @@ def test_the_newest_has_the_highest_epoch_and_iteration_whatever_its_date(folder
 
 
 def test_checkpoints_of_two_trainings_are_not_mixed(folder: Path) -> None:
-    make(folder).save_checkpoint(folder, "other_{}.pt")
+    make(folder).save_checkpoint(folder, "other_0.pt")
     with pytest.raises(UsageError) as caught:
         latest_checkpoint(folder)
     for name in ("epoch_3.pt", "other_0.pt"):
@@ -178,7 +178,7 @@ def test_checkpoints_of_two_trainings_are_not_mixed(folder: Path) -> None:
 def test_a_training_keeps_its_own_last_checkpoints_and_no_others_are_deleted(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make(folder).save_checkpoint(folder, "epoch_9{}.pt")
+    make(folder).save_checkpoint(folder, "epoch_90.pt")
     runner = make(folder, max_keep_ckpts=1)
     runner.resume(folder / "epoch_1.pt")
     train(runner, 2)
@@ -204,7 +204,7 @@ def test_the_log_has_each_record_once_after_a_resume(folder: Path) -> None:
     train(runner)
     assert logged(folder) == [*first, ("train", 4), ("val", 4)]
     # Lines that a checkpoint does not know of stay, since it was written without the hook.
-    silent = make(folder, interval=2, save_last=False)
+    silent = make(folder, interval=2)
     silent.hooks = [hook for hook in silent.hooks if not isinstance(hook, TextLoggerHook)]
     silent.resume(folder / "epoch_3.pt")
     train(silent)
@@ -292,7 +292,7 @@ from disteval.estimator import latest_checkpoint
 from suites.estimator.test_folder import make
 work = Path(sys.argv[1], "work")
 runner = make(work)
-runner.save_checkpoint(work, "first_{}.pt")
+runner.save_checkpoint(work, "first_0.pt")
 disk = os.statvfs(work)
 (work / "ballast").write_bytes(bytes(disk.f_bavail * disk.f_frsize - int(sys.argv[2])))
 try:
@@ -351,8 +351,7 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Any]:
     """A file of the best weights, and these."""
     folder = tmp_path_factory.mktemp("best")
     runner = make(folder)
-    loader = torch.utils.data.DataLoader(samples(9), 4)
-    runner.register_hook(EvalHook(loader, save_best="accuracy"))
+    runner.register_hook(BestWeightsHook("accuracy"))
     train(runner, 1)
     return (folder / "best.safetensors").read_bytes(), runner.model.state_dict()
 
@@ -388,7 +387,6 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
     for use in (
         read_checkpoint, latest_checkpoint, runner.resume, runner.save_checkpoint,
         lambda path: EpochBasedRunner(Tiny(), work_dir=path),
-        lambda path: CheckpointHook(out_dir=path),
     ):  # fmt: skip
         with pytest.raises(UsageError, match="path"):
             use(path)

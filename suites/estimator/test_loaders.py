@@ -78,11 +78,9 @@ def flat(ranks: list[list[int]]) -> list[int]:
 @pytest.mark.parametrize("size", [1, 10, 11])
 def test_validation_counts_every_sample_once(size: int) -> None:
     padded = data.DistributedSampler(Numbers(size), num_replicas=3, rank=0)
-    batches = data.BatchSampler(data.RandomSampler(Numbers(size)), 3, drop_last=True)
     for options in (
         {"shuffle": True, "batch_size": 2, "drop_last": True},
         {"sampler": padded, "batch_size": 2},
-        {"batch_sampler": batches},
     ):
         record = validated(data.DataLoader(Numbers(size), **options))
         assert (record["num_samples"], record["mean"]) == (size, (size - 1) / 2)
@@ -171,19 +169,9 @@ def test_every_other_option_survives() -> None:
     assert isinstance(loader.sampler, data.RandomSampler), "the user's own loader was changed"
 
 
-def test_a_batch_sampler_survives() -> None:
-    batches = data.BatchSampler(data.RandomSampler(Numbers(10)), 3, drop_last=False)
-    loader = data.DataLoader(Numbers(10), batch_sampler=batches)
-    dealt = with_sampler(loader, 0, 2)
-    assert [len(batch) for batch in dealt] == [3, 2]
-    assert dealt.batch_sampler.batch_size == 3
-
-
-def test_a_loader_without_batches_survives_and_is_not_validated() -> None:
-    loader = data.DataLoader(Numbers(5), batch_size=None)
-    assert list(with_sampler(loader, 1, 2)) == [1, 3, 0]
+def test_a_loader_without_batches_is_not_validated() -> None:
     with pytest.raises(UsageError, match="batch_size=None"):
-        validated(loader)
+        validated(data.DataLoader(Numbers(5), batch_size=None))
 
 
 CHOICES = {

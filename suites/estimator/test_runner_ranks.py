@@ -245,8 +245,8 @@ def test_a_mistake_of_one_rank_is_told_to_all(two: World, what: str, kind: Any, 
 
 
 def keep_checkpoints_in(backend: Any, folder: str) -> None:
-    runner = make(backend, max_epochs=1)
-    runner.register_hook(CheckpointHook(out_dir=folder))
+    runner = make(backend, max_epochs=1, work_dir=folder)
+    runner.register_hook(CheckpointHook())
     runner.run([share(backend, 16, 4)], [("train", 1)])
 
 
@@ -258,7 +258,7 @@ def folder(tmp_path: Path) -> str:
 
 
 def test_a_folder_that_can_not_be_written_is_told_to_all(two: World, folder: str) -> None:
-    with pytest.raises(WorldError, match="out_dir") as caught:
+    with pytest.raises(WorldError, match="work_dir") as caught:
         two.run(keep_checkpoints_in, folder, folder)
     assert isinstance(caught.value.common, UsageError)
     assert two.run(rank_of) == [0, 1]

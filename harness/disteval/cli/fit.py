@@ -150,8 +150,8 @@ def fit_command(
         if last is not None:
             training.load(last)
             click.echo(f"continuing from {last}")
-        # A hook of the runner validates after each epoch.
-        records = training.fit([resnet18.train_loader], [("train", 1)], epochs)
+        loaders = [resnet18.train_loader, resnet18.val_loader]
+        records = training.fit(loaders, [("train", 1), ("val", 1)], epochs)
     best = resnet18.read_best(work_dir)
     report = {
         **header("fit"),
@@ -201,9 +201,7 @@ def _last_checkpoint(checkpoints: Any, work_dir: Path, resume: str | None) -> Pa
 
 def _begun_with(state: Any, last: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that a checkpoint keeps; UsageError where others were asked for."""
-    groups = [
-        group for each in state.get("optimizer", {}).values() for group in each["param_groups"]
-    ]
+    groups = state.get("optimizer", {}).get("param_groups", [])
     kept = {
         "lr": groups[0].get("initial_lr") if groups else None,
         "seed": state.get("meta", {}).get("seed"),

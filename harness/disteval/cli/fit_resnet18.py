@@ -17,7 +17,7 @@ from disteval.data.plan import filled_rows
 from disteval.errors import WeightsError
 from disteval.estimator import EpochBasedRunner
 from disteval.estimator.checkpoint import BEST_WEIGHTS, weights_of
-from disteval.estimator.hooks import EvalHook, LrHook
+from disteval.estimator.hooks import BestWeightsHook, LrHook
 from disteval.estimator.runner import BaseRunner
 from disteval.models.digest import check_digest
 from disteval.models.resnet18_torch import ResNet18, make_predict, preprocess
@@ -99,23 +99,20 @@ def create_runner(config: Mapping[str, Any]) -> EpochBasedRunner:
     """Create the model, its optimizer and its hooks.
 
     Args:
-        config: ``lr``, ``epochs``, ``data`` and ``work_dir``; with None for a ``work_dir`` there is
-            neither a validation nor a checkpoint.
+        config: ``lr``, ``epochs`` and ``work_dir``.
     """
     model = Classifier().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=config["lr"], momentum=0.9, nesterov=True, weight_decay=5e-4
     )
-    work_dir = config["work_dir"]
     runner = EpochBasedRunner(
-        model, optimizer=optimizer, work_dir=work_dir, max_epochs=config["epochs"]
+        model, optimizer=optimizer, work_dir=config["work_dir"], max_epochs=config["epochs"]
     )
-    saved = work_dir is not None
     runner.register_training_hooks(
         RiseAndFall(by_epoch=False),
         optimizer_config={},
-        checkpoint_config={"interval": 1, "max_keep_ckpts": 2} if saved else None,
-        custom_hooks_config=EvalHook(val_loader(config), save_best="correct") if saved else None,
+        checkpoint_config={"interval": 1, "max_keep_ckpts": 2},
+        custom_hooks_config=BestWeightsHook("correct"),
     )
     return runner
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 import safetensors.torch
 import torch
@@ -22,9 +23,9 @@ from torch import nn
 
 from disteval.arguments import check_path
 from disteval.contract import BaseDistBackend
-from disteval.errors import HarnessError, RankError, UsageError, WeightsError, describe_error
+from disteval.errors import UsageError, WeightsError, describe_error
 from disteval.estimator.distributed import inner
-from disteval.evaluation.agreement import agree
+from disteval.evaluation.agreement import agree, on_rank_0
 from disteval.files import write_atomically
 from disteval.models.digest import check_digest, with_metadata
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
@@ -33,26 +34,34 @@ MAX_FILE_BYTES = 64 << 30
 """The largest checkpoint that is read."""
 
 INDEX = "checkpoints.json"
+UNCHANGED = (
+    "; files that were there before are unchanged, so remove the cause and resume from the last "
+    "checkpoint"
+)
+"""What an error adds that ends a training when a file can't be written."""
+
 BEST_WEIGHTS = "best.safetensors"
 """The name of the file with the weights of the best validation so far."""
 
-_FORMAT = "disteval checkpoint 3"
-_HEAD = 4096  # bytes in which an archive of ours has its format
+_FORMAT = "disteval checkpoint 4"
 _NAME = re.compile(r"(epoch|iter)_\d+\.pt")
 _PREFIX = "module."
 _CLASS = "class"
-_NEEDED = ("state_dict", "epoch", "iter", "rng", "position")
-Result = TypeVar("Result")
+_NEEDED = ("state_dict", "epoch", "iter", "hooks", "rng", "position")
 
 
 class Entry(NamedTuple):
-    """A checkpoint in the index of its folder; its training is a `BaseRunner.training`."""
+    """A checkpoint in the index of its folder; its training is a `BaseRunner.training`.
+
+    Its value is that of a validation with its weights, which says whether it is one of the best.
+    """
 
     name: str
     epoch: int
     iter: int
     training: str
     sha256: str
+    value: float | None = None
 
 
 class Checkpoints:
@@ -77,10 +86,10 @@ class Checkpoints:
             found, reason = [], "it is missing"
         except (OSError, ValueError, TypeError, RecursionError) as error:
             found, reason = [], describe_error(error)
-        stray = [] if found else sorted(filter(_is_checkpoint, self._folder.glob("[!.]*")))
-        if stray:
+        files = [] if found else sorted(each.name for each in self._folder.glob("*.pt"))
+        if stray := [name for name in files if _NAME.fullmatch(name)]:
             raise WeightsError(
-                f"{path} does not say which checkpoints are whole: {reason}, and {stray[-1].name} "
+                f"{path} does not say which checkpoints are whole: {reason}, and {stray[-1]} "
                 f"is there; name a file to continue from, or give another folder to begin anew"
             )
         return found
@@ -103,11 +112,32 @@ class Checkpoints:
                 entries[name] = entries[name]._replace(sha256=sha256_of(self._folder / name))
                 self._write([*entries.values()])
 
-    def remove(self, names: Sequence[str]) -> None:
-        """Delete checkpoints."""
-        if names:
-            self._write([entry for entry in self.entries() if entry.name not in names])
-        for name in names:
+    def rate(self, training: str, iteration: int, value: float) -> None:
+        """Enter the value of a validation after an iteration, if there is a checkpoint of it."""
+        entries = self.entries()
+        for at, each in enumerate(entries):
+            if (each.training, each.iter) == (training, iteration) and not math.isnan(value):
+                entries[at] = each._replace(value=value)
+                self._write(entries)
+
+    def keep(self, training: str, until: int, last: int, best: int) -> None:
+        """Delete a training's checkpoints until an iteration, but for the last and the best.
+
+        Args:
+            training: The training.
+            until: The iteration; later checkpoints stay.
+            last: The number of the last ones to keep.
+            best: The number of those of the highest values; below 0, of the lowest.
+        """
+        entries = self.entries()
+        own = [each for each in entries if each.training == training and each.iter <= until]
+        values = sorted({each.value for each in own if each.value is not None}, reverse=best > 0)
+        rated = [each for value in values for each in own if each.value == value]
+        kept = {each.name for each in [*own[-last:], *rated[: abs(best)]]}
+        old = [each.name for each in own if each.name not in kept]
+        if old:
+            self._write([each for each in entries if each.name not in old])
+        for name in old:
             (self._folder / name).unlink(missing_ok=True)
 
     def newest(
@@ -223,10 +253,7 @@ def read_together(
 ) -> tuple[dict[str, Any], str]:
     """Return the content and the path of a checkpoint, the same one on every rank, or raise.
 
-    Args:
-        backend: Carries messages between the ranks, all of which must call this.
-        checkpoint: A file; or a folder, of which rank 0 chooses the newest whole checkpoint.
-        warn: Called on rank 0 with one sentence for each damaged file.
+    Of a folder, rank 0 chooses the newest whole checkpoint. Every rank must call this.
     """
     path = check_path("checkpoint", checkpoint)
     found = on_rank_0(backend, lambda: chosen(path, warn), f"read {path}")
@@ -242,31 +269,6 @@ def read_together(
     return content, str(path)
 
 
-def on_rank_0(backend: BaseDistBackend, do: Callable[[], Result], what: str) -> Result:
-    """Return what ``do`` returns on rank 0; every rank must call this, and gets its HarnessError.
-
-    An error of another kind is a RankError, which says that rank 0 could not do ``what``.
-    """
-    result: Any = None
-    error: Exception | None = None
-    if backend.rank == 0:
-        try:
-            result = do()
-        except HarnessError as caught:
-            error = caught
-        except Exception as caught:  # the other ranks wait for the result, whatever it is
-            error = RankError(
-                0,
-                f"could not {what}: {describe_error(caught)}; files that were there before are "
-                f"unchanged, so remove the cause and resume from the last checkpoint",
-            )
-            error.__cause__ = caught
-    result, failure = backend.broadcast_object((result, error), src=0)
-    if failure is not None:
-        raise error or failure
-    return result  # type: ignore[no-any-return]
-
-
 def weights_of(model: Any) -> dict[str, torch.Tensor]:
     """Return a model's weights and buffers on the CPU, under its own names, without ``module.``."""
     state = inner(model).state_dict()
@@ -276,13 +278,10 @@ def weights_of(model: Any) -> dict[str, torch.Tensor]:
 def load_weights(
     model: Any, weights: Mapping[str, torch.Tensor], origin: str, *, strict: bool = False
 ) -> list[str]:
-    """Put weights of the file ``origin`` into a model; names may begin with ``module.``.
+    """Put weights of the file ``origin`` into a model, whose names may begin with ``module.``.
 
-    Returns:
-        The names that are missing or unexpected; these are an error if ``strict``.
-
-    Raises:
-        WeightsError: The weights do not fit; the model is unchanged.
+    Return the names that are missing or unexpected. If these are refused by ``strict``, or the
+    weights do not fit, a WeightsError is raised and the model is unchanged.
     """
     module: nn.Module = inner(model)
     own = module.state_dict()
@@ -304,44 +303,30 @@ def load_weights(
     return wrong
 
 
-def resume_model(
-    model: Any, optimizers: Mapping[str, Any], state: Mapping[str, Any], origin: str
-) -> None:
-    """Give a model and its optimizers the state of the checkpoint ``origin``, if it fits."""
-    if lacking := [key for key in _NEEDED if key not in state]:
-        raise WeightsError(
-            f"{origin} lacks {', '.join(lacking)}, so training can't be resumed from it; "
-            f"load_checkpoint takes its weights alone"
-        )
-    states = copy.deepcopy(state.get("optimizer", {}))
-    for name, each in optimizers.items():
-        kind = states.get(name, {}).pop(_CLASS, "no optimizer")
-        if kind != type(each).__name__:
-            raise WeightsError(
-                f"{origin} has the state of {kind}, and the optimizer {name!r} of the runner is "
-                f"{type(each).__name__}; resume_optimizer=False continues with a fresh one"
-            )
-    load_weights(model, state["state_dict"], origin, strict=True)
-    for name, each in optimizers.items():
-        try:
-            each.load_state_dict(states[name])
-        except ValueError as error:
-            raise WeightsError(f"{origin} does not fit the optimizer {name!r}: {error}") from error
-
-
 def state_of(optimizer: Any) -> dict[str, Any]:
     """Copy an optimizer's state, and add the name of its class, which torch does not compare."""
     return {**copy.deepcopy(optimizer.state_dict()), _CLASS: type(optimizer).__name__}
 
 
-def name_by_class(hooks: Iterable[Any]) -> dict[str, Any]:
-    """Return hooks by the names of their classes, with a number from the second of a class on."""
-    named: dict[str, Any] = {}
-    for hook in hooks:
-        name = type(hook).__name__
-        turn = sum(type(other).__name__ == name for other in named.values()) + 1
-        named[name if turn == 1 else f"{name}#{turn}"] = hook
-    return named
+def resume_model(model: Any, optimizer: Any, state: Mapping[str, Any], origin: str) -> None:
+    """Give a model and its optimizer the state of the checkpoint ``origin``, if it fits."""
+    alone = "load_checkpoint takes its weights alone"
+    if lacking := [key for key in _NEEDED if key not in state]:
+        raise WeightsError(
+            f"{origin} lacks {', '.join(lacking)}, so training can't be resumed from it; {alone}"
+        )
+    kept = copy.deepcopy(state.get("optimizer", {}))
+    kind, own = kept.pop(_CLASS, "no optimizer"), type(optimizer).__name__
+    if optimizer is not None and kind != own:
+        raise WeightsError(
+            f"{origin} has the state of {kind}, and the optimizer of the runner is {own}; {alone}"
+        )
+    load_weights(model, state["state_dict"], origin, strict=True)
+    try:
+        if optimizer is not None:
+            optimizer.load_state_dict(kept)
+    except ValueError as error:
+        raise WeightsError(f"{origin} does not fit the optimizer: {error}") from error
 
 
 def save_state(state: Mapping[str, Any], file: Any) -> None:
@@ -363,20 +348,6 @@ def write_safetensors(
     content = with_metadata(safetensors.torch.save(tensors), metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(content))
-
-
-def check_template(template: Any, by_epoch: bool) -> str:
-    """Return a template of checkpoints' names, or the default for None, if it can be used."""
-    if template is None:
-        return "epoch_{}.pt" if by_epoch else "iter_{}.pt"
-    name = template.replace("{}", "0", 1) if isinstance(template, str) else ""
-    plain = Path(name).name == name and not name.startswith(".") and not {*"{}"} & {*name}
-    if not plain or Path(name).suffix not in (".pt", ".pth"):
-        raise UsageError(
-            f"filename_tmpl {template!r:.200} can't be used; give a file name that ends in .pt or "
-            f".pth, with {{}} once for the number, such as 'epoch_{{}}.pt'"
-        )
-    return str(template)
 
 
 def check_plain(value: Any, name: str) -> None:
@@ -406,11 +377,3 @@ def sha256_of(path: Path) -> str:
         while data := file.read(1 << 20):
             found.update(data)
     return found.hexdigest()
-
-
-def _is_checkpoint(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return bool(_NAME.fullmatch(path.name)) or _FORMAT[:-2].encode() in file.read(_HEAD)
-    except OSError:
-        return bool(_NAME.fullmatch(path.name))

@@ -11,7 +11,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from disteval.contract import BaseDistBackend
-from disteval.default_backend import get_dist_backend
 from disteval.errors import UsageError
 
 
@@ -131,13 +130,3 @@ def share_buffers(model: Any, backend: BaseDistBackend) -> None:
     with torch.no_grad():
         for name, buffer in buffers.items():
             buffer.copy_(received[name])
-
-
-def fitting_backend(chosen: str | BaseDistBackend | None) -> BaseDistBackend:
-    """Return the chosen backend, or that of torch's default group, or the default without one."""
-    if chosen is not None or not (
-        torch.distributed.is_available() and torch.distributed.is_initialized()
-    ):
-        return get_dist_backend(chosen)
-    on_cpu = "cpu" in str(torch.distributed.get_backend_config())
-    return get_dist_backend("torch_cpu" if on_cpu else "torch_cuda")

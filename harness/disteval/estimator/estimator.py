@@ -75,7 +75,7 @@ class Estimator:
         progress: bool = True,
         trace: Trace = None,
     ) -> None:
-        creator = Source("runner_creator", runner_creator)
+        creator = Source.of("runner_creator", runner_creator)
         arguments.check_choice("launcher", launcher, ("local", "ray"))
         arguments.check_choice("device", device, ("cpu", "cuda"))
         for name, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
@@ -102,7 +102,6 @@ class Estimator:
                 address, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker
             )
         self._timeout, self._progress = timeout, progress
-        self._known: list[Creator] = []
         self._start()
 
     def fit(
@@ -133,7 +132,7 @@ class Estimator:
                 ``max_failures``; with the traceback of the rank that failed.
         """
         entries = check_workflow(workflow)
-        sources = loader_sources(data_loaders, self._known)
+        sources = loader_sources(data_loaders)
         if len(sources) != len(entries):
             raise UsageError(
                 f"data_loaders has {len(sources)} creators; it needs one for each entry of the "
@@ -169,7 +168,7 @@ class Estimator:
         Returns:
             The record of the evaluation: see `disteval.estimator.records`.
         """
-        [source] = loader_sources([data_loader_creator], self._known)
+        [source] = loader_sources([data_loader_creator])
         with Display(self._progress) as display:
             record: Record = self._order("evaluate", source, metrics, display=display)[0]
         return record
@@ -184,7 +183,7 @@ class Estimator:
             An array whose row i belongs to sample i, or a list; or a tuple or dict of these, as the
             model returns them.
         """
-        [source] = loader_sources([data_loader_creator], self._known)
+        [source] = loader_sources([data_loader_creator])
         with Display(self._progress) as display:
             return self._order("predict", source, display=display)[0]
 

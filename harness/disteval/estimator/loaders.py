@@ -41,17 +41,20 @@ def with_sampler(loader: DataLoader, rank: int, world_size: int, seed: int = 0) 
             empty.
     """
     chooser = _chooser(loader)
-    if type(chooser) in (RandomSampler, SequentialSampler) and not _draws_otherwise(chooser):
-        batches = loader.batch_sampler
-        drop_last = loader.drop_last if batches is None else batches.drop_last
-        shuffle = isinstance(chooser, RandomSampler)
+    if loader.batch_size is not None and _takes_each_once(chooser):
         check_not_empty(loader)
-        sampler = DistributedSampler(loader.dataset, world_size, rank, shuffle, seed, drop_last)
-        share = _choosing(loader, sampler, drop_last)
+        shuffle, last = isinstance(chooser, RandomSampler), loader.drop_last
+        sampler = DistributedSampler(loader.dataset, world_size, rank, shuffle, seed, last)
+        share = copy.copy(loader)
+        # DataLoader refuses to set these attributes, because of iterators that it may have.
+        share.__dict__.update(
+            sampler=sampler, batch_sampler=BatchSampler(sampler, loader.batch_size, last),
+            _iterator=None,
+        )  # fmt: skip
         if not len(share):
             raise UsageError(
-                f"each of {world_size} ranks gets {len(share.sampler)} samples, and with drop_last "
-                f"no batch of {share.batch_size}; make batches smaller"
+                f"each of {world_size} ranks gets {len(sampler)} samples, and with drop_last no "
+                f"batch of {loader.batch_size}; make batches smaller"
             )
         return share
     own = getattr(chooser, "rank", None), getattr(chooser, "num_replicas", None)
@@ -62,8 +65,8 @@ def with_sampler(loader: DataLoader, rank: int, world_size: int, seed: int = 0) 
     raise UsageError(
         f"the loader chooses its samples by {_name_of(chooser)}, which can't be split over "
         f"{world_size} ranks without changing what it means; give "
-        f"{'one with __getitem__' if is_stream else 'shuffle=True or False'}, or let it have "
-        f"num_replicas and rank and choose for that rank alone"
+        f"{'one with __getitem__' if is_stream else 'a batch_size and shuffle=True or False'}, or "
+        f"let it have num_replicas and rank and choose for that rank alone"
     )
 
 
@@ -83,16 +86,14 @@ def whole(loader: Any) -> Whole:
     Its order, ``drop_last`` and a ``DistributedSampler`` do not count.
     """
     chooser = _chooser(loader)
-    dealt_anew = (RandomSampler, SequentialSampler, DistributedSampler)
     is_stream = isinstance(chooser, IterableDataset)
-    if not (is_stream or type(chooser) in dealt_anew) or _draws_otherwise(chooser):
+    if not (is_stream or type(chooser) is DistributedSampler or _takes_each_once(chooser)):
         raise UsageError(
             f"the loader chooses its samples by {_name_of(chooser)}; validation takes each sample "
             f"of the data set once, on all ranks together: leave it out, or give a "
             f"torch.utils.data.Subset of the data"
         )
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    if size is None:
+    if (size := loader.batch_size) is None:
         raise UsageError(
             "the loader has batch_size=None, so its data set makes batches, in which no sample has "
             "a number; give a data set of samples and a batch_size for validation"
@@ -165,33 +166,21 @@ def _chooser(loader: Any) -> Any:
         raise UsageError(f"a torch DataLoader is needed, not {type(loader).__name__}")
     if isinstance(loader.dataset, IterableDataset):
         return loader.dataset
-    if loader.batch_sampler is None:
-        return loader.sampler
-    own = type(loader.batch_sampler) is not BatchSampler
-    return loader.batch_sampler if own else loader.batch_sampler.sampler
+    is_own = loader.batch_size is None and loader.batch_sampler is not None
+    return loader.batch_sampler if is_own else loader.sampler
 
 
-def _draws_otherwise(sampler: Any) -> bool:
-    """Return whether a random sampler does not draw each sample of its data set once."""
-    return isinstance(sampler, RandomSampler) and (
-        sampler.replacement or sampler.num_samples != len(sampler.data_source)
+def _takes_each_once(chooser: Any) -> bool:
+    """Return whether a loader draws each sample of its data set once, in order or shuffled."""
+    return type(chooser) in (RandomSampler, SequentialSampler) and not _draws_otherwise(chooser)
+
+
+def _draws_otherwise(chooser: Any) -> bool:
+    return isinstance(chooser, RandomSampler) and (
+        chooser.replacement or chooser.num_samples != len(chooser.data_source)
     )
 
 
 def _name_of(chooser: Any) -> str:
     how = ", which draws with replacement or only some" if _draws_otherwise(chooser) else ""
     return f"{type(chooser).__name__}{how}"
-
-
-def _choosing(loader: DataLoader, sampler: Any, drop_last: bool) -> DataLoader:
-    """Copy a loader, with its class and every option, so that ``sampler`` chooses its samples."""
-    clone = copy.copy(loader)
-    fields: dict[str, Any] = {"sampler": sampler, "_iterator": None}
-    if loader.batch_sampler is not None:
-        size = loader.batch_sampler.batch_size
-        fields["batch_sampler"] = BatchSampler(sampler, size, drop_last)
-        if loader.batch_size is not None:
-            fields["drop_last"] = drop_last
-    # DataLoader refuses to set these attributes, because of iterators that it may have.
-    clone.__dict__.update(fields)
-    return clone

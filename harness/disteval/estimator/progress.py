@@ -8,8 +8,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from disteval.estimator.records import line_of
+
 _log = logging.getLogger("disteval.estimator")
-_PLAIN = {"epoch", "iter", "mode", "num_samples", "seconds", "correct", "evaluated"}
 
 
 class Display:
@@ -50,16 +51,3 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
-
-
-def line_of(record: dict[str, Any]) -> str:
-    """Return a record as one line of text."""
-    parts = [f"epoch {record['epoch']:<3}", f"{record['mode']:<5}"]
-    for name, value in record.items():
-        if name == "samples_per_second":
-            parts.append(f"{value:.0f} samples/s")
-        elif name == "accuracy" and "correct" in record:
-            parts.append(f"accuracy {value:.4f} ({record['correct']} of {record['evaluated']})")
-        elif name not in _PLAIN and isinstance(value, (int, float)):
-            parts.append(f"{name} {value:.4g}")
-    return "  ".join([*parts, f"{record['seconds']:.1f} s"])

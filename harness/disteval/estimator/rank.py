@@ -9,9 +9,8 @@ import copy
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
@@ -21,7 +20,6 @@ from disteval.errors import HarnessError, UsageError
 from disteval.estimator import rng
 from disteval.estimator.checkpoint import Checkpoints, read_checkpoint, read_state, save_state
 from disteval.estimator.distributed import averages_gradients, distribute, inner
-from disteval.estimator.hooks import CheckpointHook
 from disteval.estimator.loaders import whole, with_sampler
 from disteval.estimator.records import Record
 from disteval.estimator.runner import BaseRunner
@@ -31,34 +29,33 @@ from disteval.world import report_progress, send_note
 
 _FIT = "fit"  # the key in a runner's meta
 
-
 Creator = Callable[[dict[str, Any]], Any]
 """A function that makes a runner or a loader from the estimator's ``config``."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A creator, its name in messages, and a key that it keeps as long as the estimator lives."""
+class Source(NamedTuple):
+    """A creator as it travels to the ranks, and its name in messages."""
 
     name: str
-    creator: Creator
-    key: int = 0
+    pickled: bytes
 
-    def __post_init__(self) -> None:
-        if not callable(self.creator):
-            raise UsageError(f"{self.name} must be a function of a config, not {self.creator!r}")
+    @classmethod
+    def of(cls, name: str, creator: Any) -> Source:
+        """Pickle a creator; UsageError if it can't be pickled, or can't be called."""
+        if not callable(creator):
+            raise UsageError(f"{name} must be a function of a config, not {creator!r}")
         try:
-            cloudpickle.dumps(self.creator)
+            return cls(name, cloudpickle.dumps(creator))
         except Exception as error:  # pickling runs code of the objects that the creator holds
             raise UsageError(
-                f"{self.name} can't be sent to ranks ({type(error).__name__}: {error}); have it "
+                f"{name} can't be sent to ranks ({type(error).__name__}: {error}); have it "
                 f"create its objects from the config, when it is called"
             ) from error
 
     def call(self, config: dict[str, Any]) -> Any:
         """Return the creator's result for a copy of the config; UsageError if it has none."""
         try:
-            made = self.creator(dict(config))
+            made = cloudpickle.loads(self.pickled)(dict(config))
         except HarnessError:
             raise
         except Exception as error:  # the creator is the user's code
@@ -68,17 +65,15 @@ class Source:
         return made
 
 
-def loader_sources(creators: Any, known: list[Creator]) -> list[Source]:
-    """Return a source for each creator of a loader, and add new creators to the known ones."""
+def loader_sources(creators: Any) -> list[Source]:
+    """Return a source for each creator of a loader."""
     if not isinstance(creators, Sequence):
         raise UsageError(f"loader creators are given as a list, not as {creators!r}")
-    sources = []
-    for at, creator in enumerate(creators):
-        name = f"loader creator {at} ({getattr(creator, '__name__', 'without a name')})"
-        if creator not in known:
-            known.append(creator)
-        sources.append(Source(name, creator, known.index(creator)))
-    return sources
+    names = [getattr(each, "__name__", "without a name") for each in creators]
+    return [
+        Source.of(f"loader creator {at} ({name})", each)
+        for at, (name, each) in enumerate(zip(names, creators, strict=True))
+    ]
 
 
 class _Lines(logging.Handler):
@@ -99,7 +94,7 @@ class Trainer:
         device: str,
     ) -> None:  # fmt: skip
         self._backend, self._config, self._seed = backend, config, seed
-        self._loaders: dict[tuple[int, bool], Any] = {}
+        self._loaders: dict[tuple[bytes, bool], Any] = {}
         # All ranks draw the same numbers while the model is initialised, and others afterwards.
         rng.derive(seed, 0, 0)
         self._runner = runner = creator.call(config)
@@ -131,12 +126,9 @@ class Trainer:
         Checkpoints get the fit's ``token``, and count the ``records`` from those that were sent by
         ranks which were lost.
         """
-        phases = [
-            (source, mode == "train") for source, (mode, _) in zip(sources, workflow, strict=True)
-        ]
-        loaders = [self._loader(source, training) for source, training in phases]
-        wanted = {(source.key, training) for source, training in phases}
-        self._loaders = {key: self._loaders[key] for key in wanted}
+        phases = zip(sources, workflow, strict=True)
+        loaders = [self._loader(source, mode == "train") for source, (mode, _) in phases]
+        self._loaders = {key: each for key, each in self._loaders.items() if each in loaders}
         sent: dict[str, Any] = {"token": token, "records": records}
         self._runner.meta[_FIT] = sent
 
@@ -193,7 +185,7 @@ class Trainer:
 
     def _loader(self, source: Source, training: bool) -> Any:
         """Return a source's loader, for training this rank's share, the same object each time."""
-        key = (source.key, training)
+        key = (source.pickled, training)
         if key not in self._loaders:
             made = source.call(self._config)
             rank, world_size = self._backend.rank, self._backend.world_size
@@ -210,8 +202,8 @@ class Trainer:
     def _last_checkpoint(self, token: str) -> tuple[str, int, bytes] | None:
         """Return the name, the number of records and the bytes of a fit's last checkpoint."""
         runner = self._runner
-        hooks = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
-        folders = dict.fromkeys(hook.out_dir or runner.work_dir for hook in hooks)
+        if runner.work_dir is None:
+            return None
         kept: dict[str, Any] = {}
 
         def is_of_fit(path: Path) -> bool:
@@ -219,11 +211,8 @@ class Trainer:
             kept.update(meta.get(_FIT, {}))
             return meta.get("training") == runner.training and kept.get("token") == token
 
-        for folder in filter(None, folders):
-            path = Checkpoints(folder).newest(runner.logger.warning, is_of_fit)
-            if path is not None:
-                return path.name, kept["records"], path.read_bytes()
-        return None
+        path = Checkpoints(runner.work_dir).newest(runner.logger.warning, is_of_fit)
+        return None if path is None else (path.name, kept["records"], path.read_bytes())
 
 
 _current: Trainer | None = None

@@ -32,6 +32,7 @@ from disteval.metrics.group import check_metrics
 Record = dict[str, Any]
 
 _OWN = ["epoch", "iter", "mode", "num_samples", "lr", "samples_per_second", "seconds", "evaluated"]
+_PLAIN = {"epoch", "iter", "mode", "num_samples", "seconds", "correct", "evaluated"}
 
 WeightedSum = tuple[list[int], int]
 """`disteval.metrics.exact.exact_sum` of value times weight, as a list; and the sum of weights."""
@@ -52,7 +53,6 @@ class LogBuffer:
 
     Attributes:
         history: For each variable, pairs of a value and its weight, one for each update.
-        output: The result of the last `average`.
     """
 
     def __init__(self) -> None:
@@ -61,38 +61,33 @@ class LogBuffer:
     def clear(self) -> None:
         """Forget everything."""
         self.history: dict[str, list[tuple[float, int]]] = {}
-        self.output: dict[str, float] = {}
-        self._unrecorded: set[str] = set()
 
-    def update(self, variables: Mapping[str, Any], count: int = 1, *, record: bool = True) -> None:
+    def update(self, variables: Mapping[str, Any], count: int = 1) -> None:
         """Add one value of each variable: a number, or a tensor with one element.
 
         Args:
             variables: The values by name; that of another entry of a record is an error.
             count: Their weight in an average: the number of samples that they are the mean of.
-            record: Whether they belong in the phase's record, or in log lines alone.
         """
         for name in variables:
             _check_name("variable", name)
         found = {name: number(name, value) for name, value in variables.items()}
         for name, value in found.items():
             self.history.setdefault(name, []).append((value, count))
-        if not record:
-            self._unrecorded |= found.keys()
 
-    def average(self, n: int = 0) -> None:
-        """Set `output` to each variable's weighted mean over its last ``n`` updates; 0 for all."""
+    def average(self, n: int) -> dict[str, float]:
+        """Return each variable's weighted mean over its last ``n`` updates."""
+        found = {}
         for name, history in self.history.items():
             values, weights = zip(*history[-n:], strict=True)
             if sum(weights):
-                self.output[name] = float(np.average(values, weights=weights))
+                found[name] = float(np.average(values, weights=weights))
+        return found
 
     def sums(self) -> dict[str, WeightedSum]:
-        """Return the sum over the phase of each variable that belongs in the record."""
+        """Return the sum over the phase of each variable."""
         found = {}
         for name, history in self.history.items():
-            if name in self._unrecorded:
-                continue
             # A phase's batches have few sizes, so there are few products of large integers.
             by_weight: dict[int, list[float]] = {}
             for value, weight in history:
@@ -128,6 +123,19 @@ def number(name: str, value: Any) -> float:
         raise UsageError(
             f"the variable {name!r} must be a number or a tensor with one element, not {value!r}"
         ) from error
+
+
+def line_of(record: Mapping[str, Any]) -> str:
+    """Return a record as one line of text."""
+    parts = [f"epoch {record['epoch']:<3}", f"{record['mode']:<5}"]
+    for name, value in record.items():
+        if name == "samples_per_second":
+            parts.append(f"{value:.0f} samples/s")
+        elif name == "accuracy" and "correct" in record:
+            parts.append(f"accuracy {value:.4f} ({record['correct']} of {record['evaluated']})")
+        elif name not in _PLAIN and isinstance(value, (int, float)):
+            parts.append(f"{name} {value:.4g}")
+    return "  ".join([*parts, f"{record['seconds']:.1f} s"])
 
 
 def _check_name(what: str, name: str) -> None:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from itertools import chain, cycle, islice
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,14 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from disteval import traces
 from disteval.arguments import check_choice, check_count, check_path, unwritable
 from disteval.contract import BaseDistBackend
+from disteval.default_backend import get_dist_backend
 from disteval.errors import TrainingError, UsageError
 from disteval.estimator import rng
 from disteval.estimator.checkpoint import (
+    UNCHANGED,
     Checkpoints,
-    check_template,
     load_weights,
-    name_by_class,
-    on_rank_0,
     read_checkpoint,
     read_together,
     resume_model,
@@ -33,23 +32,24 @@ from disteval.estimator.checkpoint import (
 )
 from disteval.estimator.distributed import (
     fingerprints,
-    fitting_backend,
     inner,
     warn_if_not_averaged,
 )
-from disteval.estimator.hooks.build import Config, hooks_of
+from disteval.estimator.hooks.build import Config, build
+from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.hook import Hook, priority_of
+from disteval.estimator.hooks.logger import TextLoggerHook
+from disteval.estimator.hooks.lr import LrHook
+from disteval.estimator.hooks.optimizer import OptimizerHook
 from disteval.estimator.loaders import check_length, whole
-from disteval.estimator.position import Entry, Feed, Position
+from disteval.estimator.position import Entry, Position
 from disteval.estimator.records import LogBuffer, Record, named_metrics, number
 from disteval.estimator.validation import gather_record, report, validate
-from disteval.evaluation.agreement import agree
+from disteval.evaluation.agreement import agree, on_rank_0
 from disteval.files import lock_folder
 from disteval.metrics import BaseMetric
 
 Workflow = Sequence[tuple[str, int]]
-
-_ONLY = "optimizer"  # the name of a runner's single optimizer
 
 
 class BaseRunner:
@@ -64,8 +64,8 @@ class BaseRunner:
             return a dict with ``loss`` (a tensor; for training), ``log_vars`` (numbers by name) and
             ``num_samples``; and for accuracy ``scores`` (B, classes) and ``labels`` (B,). On
             several ranks wrap it with `disteval.estimator.distribute`.
-        optimizer: A torch optimizer, or several by name.
-        work_dir: The folder in which hooks write.
+        optimizer: A torch optimizer.
+        work_dir: The folder in which hooks write, and which a run has for itself.
         logger: The logger of log lines.
         meta: Entries for checkpoints, in plain containers; ``seed`` seeds the random number
             generators when training is resumed with another world size.
@@ -76,8 +76,8 @@ class BaseRunner:
         autocast: ``bfloat16`` to run training steps in torch's automatic mixed precision.
             Validation is in full precision, so that its figures are those of the saved weights.
         stop_on_nan: Whether a loss that is NaN or infinite ends training with a TrainingError.
-        backend: Carries messages between ranks, an instance or a name. None stands for the backend
-            that fits torch.distributed's process group, or else for the default.
+        backend: Carries messages between ranks, an instance or a name. None stands for the
+            default, see `disteval.get_dist_backend`.
 
     Raises:
         UsageError: Both ``max_iters`` and ``max_epochs`` were given, or an argument can't work.
@@ -146,7 +146,6 @@ class BaseRunner:
         self.training = secrets.token_hex(8)
         self._backend = backend
         self._position = Position(self.by_epoch)
-        self._stack, self._folders = ExitStack(), set[Path]()
         self._generators: rng.RngState | None = None  # with which the next run begins
         self._earlier: list[Any] = []  # sums of the current phase before it was resumed
         self._begun = 0  # the iteration at which the run began
@@ -168,7 +167,7 @@ class BaseRunner:
                 batches: any iterable with a length, and all ranks need equally many. For
                 validation, a ``DataLoader`` over the whole data set, the same on every rank.
             workflow: Pairs of ``train`` or ``val`` and a count, of epochs in an `EpochBasedRunner`
-                and of iterations in an `IterBasedRunner`.
+                and of iterations in an `IterBasedRunner`. All entries that train have one loader.
             max_epochs: The end from now on, in epochs; None leaves it as it is.
 
         Returns:
@@ -180,16 +179,16 @@ class BaseRunner:
         """
         entries, end = self._agree(data_loaders, workflow, max_epochs)
         position = self._position
-        trains = position.begin(entries, self.epoch)
-        self.epoch -= any(feed.complete for feed in position.feeds)  # passes that only lack an end
+        trains = position.begin(entries)
+        self.epoch -= position.complete  # a pass that only lacks its end
         # Each of these phases of a turn has one record.
         phases = [entry for entry in entries for _ in range(entry.times if self.by_epoch else 1)]
         if end is not None:
-            self._set_end(end, phases)
+            self._set_end(end)
         first, self._begun, self.stopped = len(self.records), self.iter, None
         self._untrained = fingerprints(self.model) if trains else None
-        with self._stack:  # of locks that the hooks take
-            self._folders.clear()
+        with ExitStack() as stack:
+            self._lock_folder(stack)
             self.call_hook("before_run")
             if trains:
                 warn_if_not_averaged(self.model, self.backend, self.logger)
@@ -204,7 +203,7 @@ class BaseRunner:
                     if mode == "val":
                         self._validate(loader, limit)
                     elif position.done or self._is_due():
-                        self._train(loader, limit)
+                        self._train(loader, limit or len(loader))
                     position.begin_phase(at + 1)
                 position.begin_phase(0)
                 if not trains:
@@ -215,48 +214,46 @@ class BaseRunner:
                 position.pending = position.state()
         return self.records[first:]
 
-    def _train(self, loader: Any, count: int | None) -> None:
-        """Train for a number of iterations, or else to the end of a pass; publish the record."""
+    def _train(self, loader: Any, count: int) -> None:
+        """Train for a number of iterations, which is that of a pass if epochs are counted."""
         self._begin_phase("train", loader)
         self.model.train()
-        position, feed = self._position, self._position.feed(loader)
+        position = self._position
         position.pending = self._generators = None
+        position.count = count
         (self.samples, self._earlier), position.reported = position.reported, (0, [])
-        if not self.by_epoch:
-            self.epoch = feed.epoch
-        begin, ended = time.perf_counter(), False
-
-        def is_full() -> bool:
-            return count is not None and (position.done >= count or not self._is_due())
-
-        while not ended:
-            ended = is_full()
-            is_over = ended or feed.complete  # where it was resumed and lacks its end alone
-            if not is_over and not feed.running:
-                self.call_hook("before_train_epoch")
-                feed.begin()
-            for batch in () if is_over else feed.batches(to_the_end=count is None):
-                self._train_batch(feed, batch)
-                position.done += count is not None
+        begin, over = time.perf_counter(), self._is_over()
+        while True:
+            if not over and not position.complete:
+                if not position.running:
+                    self.call_hook("before_train_epoch")
+                    position.begin_pass(self.epoch)
+                self._train_batch(position.draw())
+                position.done += 1
                 if self.on_progress is not None:
-                    done = (feed.done, len(loader)) if count is None else (position.done, count)
-                    self.on_progress(*done)
-                if ended := is_full():
-                    break
-            if ended or count is None:
-                ended, seconds = True, time.perf_counter() - begin
+                    self.on_progress(position.done, count)
+                over = self._is_over()
+            if over:
                 sums = [self.log_buffer.sums(), *self._earlier]
-                record = gather_record(self, "train", sums, seconds)
-                position.recorded = True
+                record = gather_record(self, "train", sums, time.perf_counter() - begin)
+                position.begin_phase(position.phase + 1)  # though not all hooks were called
                 self.publish(record)
-            if feed.complete:
+            if position.complete:
                 self.call_hook("after_train_epoch")
                 self._check_trained()
-                feed.end()
+                position.end_pass()
                 self.epoch += 1
+            if over:
+                return
+            over = self._is_over()
 
-    def _train_batch(self, feed: Feed, batch: Any) -> None:
-        self.data_batch, self.inner_iter = batch, feed.done - 1
+    def _is_over(self) -> bool:
+        """Return whether a phase of training has its iterations, or training ends within it."""
+        position = self._position
+        return position.done >= position.count or not (self.by_epoch or self._is_due())
+
+    def _train_batch(self, batch: Any) -> None:
+        self.data_batch, self.inner_iter = batch, self._position.drawn - 1
         self.call_hook("before_train_iter")
         outputs = self.outputs = self.step(batch, train=True)
         self.samples += report(outputs, self.log_buffer)
@@ -340,8 +337,6 @@ class BaseRunner:
         optimizer_config: Config = None,
         checkpoint_config: Config = None,
         log_config: Config = None,
-        momentum_config: Hook | None = None,
-        timer_config: Config = {"type": "IterTimerHook"},  # noqa: B006 - it is only read
         custom_hooks_config: list[Any] | Mapping[str, Any] | Hook | None = None,
     ) -> None:
         """Attach the usual hooks, each given as a dict of its arguments, as a `Hook`, or as None.
@@ -354,26 +349,33 @@ class BaseRunner:
             optimizer_config: ``dict(grad_clip=dict(max_norm=1.0))``, or ``{}``; without it there is
                 no backward pass, unless the model's step runs one. ``ABOVE_NORMAL``.
             checkpoint_config: ``dict(interval=1, max_keep_ckpts=3)``. ``BELOW_NORMAL``.
-            log_config: ``dict(interval=10, hooks=[dict(type='TextLoggerHook')])``. ``VERY_LOW``.
-            momentum_config: A hook. ``HIGH``.
-            timer_config: ``LOW``.
+            log_config: ``dict(interval=10)``. ``VERY_LOW``.
             custom_hooks_config: One or a list; a dict has a ``type``, and may have a ``priority``,
                 ``NORMAL`` otherwise.
 
         Raises:
             UsageError: An entry of a dict is not known. No hook was attached.
         """
-        found = hooks_of(
-            self.by_epoch, lr_config, momentum_config, optimizer_config, checkpoint_config,
-            timer_config, log_config, custom_hooks_config,
-        )  # fmt: skip
+        found = [
+            (build(lr_config, LrHook, by_epoch=self.by_epoch), "VERY_HIGH"),
+            (build(optimizer_config, OptimizerHook), "ABOVE_NORMAL"),
+            (build(checkpoint_config, CheckpointHook, by_epoch=self.by_epoch), "BELOW_NORMAL"),
+            (build(log_config, TextLoggerHook), "VERY_LOW"),
+        ]
+        customs = custom_hooks_config
+        for config in customs if isinstance(customs, list) else [customs]:
+            settings = dict(config) if isinstance(config, Mapping) else {}
+            priority = settings.pop("priority", "NORMAL")
+            priority_of(priority)
+            found.append((build(settings or config), priority))
         for hook, priority in found:
-            self.register_hook(hook, priority)
+            if hook is not None:
+                self.register_hook(hook, priority)
 
     @property
     def backend(self) -> BaseDistBackend:
         """The backend that carries messages between ranks."""
-        return fitting_backend(self._backend)
+        return get_dist_backend(self._backend)
 
     @backend.setter
     def backend(self, backend: str | BaseDistBackend | None) -> None:
@@ -389,70 +391,29 @@ class BaseRunner:
         """The number of ranks."""
         return self.backend.world_size
 
-    def optimizers(self) -> dict[str, Any]:
-        """Return the optimizers by name; a single one is called ``optimizer``."""
-        if isinstance(self.optimizer, Mapping):
-            return dict(self.optimizer)
-        return {} if self.optimizer is None else {_ONLY: self.optimizer}
+    def current_lr(self) -> list[float]:
+        """Return each parameter group's learning rate; an empty list without an optimizer."""
+        return [float(group["lr"]) for group in getattr(self.optimizer, "param_groups", ())]
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups of all optimizers."""
-        return [group for each in self.optimizers().values() for group in each.param_groups]
-
-    def current_lr(self) -> list[float] | dict[str, list[float]]:
-        """Return each parameter group's learning rate, by optimizer where these are named."""
-        if self.optimizer is None:
-            raise UsageError("there is no learning rate: give the runner an optimizer")
-        named = self.optimizers().items()
-        rates = {name: [float(g["lr"]) for g in each.param_groups] for name, each in named}
-        return rates if isinstance(self.optimizer, Mapping) else rates[_ONLY]
-
-    def first_lr(self) -> float | None:
-        """Return the first parameter group's learning rate; None without an optimizer."""
-        return next((float(group["lr"]) for group in self.parameter_groups()), None)
-
-    def use_folder(self, name: str, folder: Path) -> None:
-        """Keep other trainings out of a folder until the run ends; every rank must call this.
-
-        Raises:
-            UsageError: On every rank, by the argument's name, when rank 0 can't write there, or
-                another training does.
-        """
-
-        def lock() -> None:
-            try:
-                found = lock_folder(folder)
-            except OSError as error:
-                raise unwritable(name, folder, error) from error
-            if found is not None:
-                self._stack.callback(found.release)
-
-        if folder.resolve() not in self._folders:
-            on_rank_0(self.backend, lock, f"lock {folder}")
-            self._folders.add(folder.resolve())
-
-    def save_checkpoint(
-        self, out_dir: str | Path, filename_tmpl: str | None = None, save_optimizer: bool = True
-    ) -> Path:
+    def save_checkpoint(self, out_dir: str | Path, name: str | None = None) -> Path:
         """Write the state to a file; every rank must call this, and rank 0 writes.
 
         The file appears whole or not at all, and ``checkpoints.json`` beside it has its SHA-256.
 
         Args:
             out_dir: The folder, which is made if it is missing.
-            filename_tmpl: ``{}`` stands for the number of epochs or iterations that are complete;
-                None for ``epoch_{}.pt`` or ``iter_{}.pt``.
-            save_optimizer: Whether to include the optimizers' state.
+            name: The file's name; None for ``epoch_3.pt`` or ``iter_30.pt``, with the number of
+                epochs or iterations that are complete.
 
         Raises:
-            UsageError: The template can't be used.
             RankError: On every rank, when rank 0 could not write.
         """
-        done = self.trained()[0 if self.by_epoch else 1]
-        name = check_template(filename_tmpl, self.by_epoch).format(done)
+        epoch, iteration = self.trained()
+        name = name or (f"epoch_{epoch}.pt" if self.by_epoch else f"iter_{iteration}.pt")
         path = check_path("out_dir", out_dir) / name
-        state = self.state_dict(save_optimizer)
-        on_rank_0(self.backend, lambda: Checkpoints(path.parent).add(name, state), f"write {path}")
+        state = self.state_dict()
+        add = partial(Checkpoints(path.parent).add, name, state)
+        on_rank_0(self.backend, add, f"write {path}", UNCHANGED)
         return path
 
     def load_checkpoint(self, filename: str | Path, strict: bool = False) -> dict[str, Any]:
@@ -471,7 +432,7 @@ class BaseRunner:
             self.logger.warning("%s: missing or unexpected: %s", filename, ", ".join(wrong))
         return found
 
-    def state_dict(self, save_optimizer: bool = True) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state in plain containers and tensors; every rank must call this.
 
         It holds ``state_dict`` (the weights, without ``module.``), ``optimizer``, ``epoch``,
@@ -479,29 +440,24 @@ class BaseRunner:
         All but ``rng`` is of this rank, and a checkpoint keeps the state of rank 0.
         """
         epoch, iteration = self.trained()
-        sums = [self.log_buffer.sums(), *self._earlier] if self.mode == "train" else []
+        sums = [self.log_buffer.sums(), *self._earlier]
         position = dict(self._position.state(self.samples, sums))
-        own = {
-            "now": self._generators or rng.capture(),
-            "passes": position.pop("starts"),
-            "reported": position.pop("reported"),
-        }
+        own = {key: position.pop(key) for key in ("start", "reported")}
+        own["now"] = self._generators or rng.capture()
         state = {
-            "meta": {**self.meta, "training": self.training, "epoch": epoch, "iter": iteration},
+            "meta": {**self.meta, "training": self.training},
             "state_dict": weights_of(self.model),
             "epoch": epoch,
             "iter": iteration,
-            "hooks": {name: hook.state_dict() for name, hook in name_by_class(self.hooks).items()},
+            "hooks": [[type(hook).__name__, hook.state_dict()] for hook in self.hooks],
             "rng": self.backend.all_gather_object(own),
             "position": position,
         }
-        if save_optimizer and self.optimizer is not None:
-            state["optimizer"] = {n: state_of(each) for n, each in self.optimizers().items()}
+        if self.optimizer is not None:
+            state["optimizer"] = state_of(self.optimizer)
         return state
 
-    def resume(
-        self, checkpoint: str | Path | Mapping[str, Any], resume_optimizer: bool = True
-    ) -> None:
+    def resume(self, checkpoint: str | Path | Mapping[str, Any]) -> None:
         """Take the state of a checkpoint, so that `run` continues there; every rank must call this.
 
         With the same world size, training that was resumed gives the same results to the bit as
@@ -513,7 +469,6 @@ class BaseRunner:
         Args:
             checkpoint: A file of `save_checkpoint`, the result of `state_dict`, or a folder, whose
                 newest whole checkpoint is taken, with a warning for each newer one that is damaged.
-            resume_optimizer: Whether to take the optimizers' state.
 
         Raises:
             UsageError: The folder has no checkpoint, or those of several trainings; or ranks read
@@ -524,18 +479,46 @@ class BaseRunner:
         state, name = checkpoint, "the state"
         if not isinstance(state, Mapping):
             state, name = read_together(self.backend, state, self.logger.warning)
-        resume_model(self.model, self.optimizers() if resume_optimizer else {}, state, name)
+        resume_model(self.model, self.optimizer, state, name)
         self.epoch, self.iter = state["epoch"], state["iter"]
         self.training = state.get("meta", {}).get("training", self.training)
-        hooks = name_by_class(self.hooks)
-        for name, kept in state.get("hooks", {}).items():
-            if name in hooks:
-                hooks[name].load_state_dict(kept)
+        hooks = list(self.hooks)
+        for kind, kept in state["hooks"]:
+            hook = next((each for each in hooks if type(each).__name__ == kind), None)
+            if hook is not None:
+                hooks.remove(hook)
+                hook.load_state_dict(kept)
             elif kept:
-                self.logger.warning("the checkpoint has a state of %s, a hook not here", name)
+                self.logger.warning("the checkpoint has a state of %s, a hook not here", kind)
         self._position.resume(state, self.world_size, self.rank)
         # Creating the loaders may draw from the generators before the next run begins.
         self._generators = rng.capture()
+
+    def _lock_folder(self, stack: ExitStack) -> None:
+        """Keep other trainings out of `work_dir` until the stack is closed.
+
+        Raises:
+            UsageError: On every rank, when rank 0 can't write there, or another training does; or
+                a hook has nowhere to write.
+        """
+        folder = self.work_dir
+        if folder is None:
+            for hook in self.hooks:
+                if hook.writes:
+                    raise UsageError(
+                        f"{type(hook).__name__} has nowhere to write; give the runner a work_dir"
+                    )
+            return
+
+        def lock() -> None:
+            try:
+                found = lock_folder(folder)
+            except OSError as error:
+                raise unwritable("work_dir", folder, error) from error
+            if found is not None:
+                stack.callback(found.release)
+
+        on_rank_0(self.backend, lock, f"lock {folder}")
 
     def _agree(
         self, loaders: Any, workflow: Any, max_epochs: int | None
@@ -577,6 +560,11 @@ class BaseRunner:
             else:
                 check_length(loader, f"the loader of workflow entry {at}, {mode!r},")
             entries.append(Entry(mode, times, loader))
+        if len({id(entry.loader) for entry in entries if entry.mode == "train"}) > 1:
+            raise UsageError(
+                "the workflow trains with several loaders; give one loader for all its entries "
+                "that train, such as one over a torch.utils.data.ConcatDataset"
+            )
         past = isinstance(model, DistributedDataParallel) and not hasattr(model, "train_step")
         if past and self.world_size > 1 and any(entry.mode == "train" for entry in entries):
             raise UsageError(
@@ -587,6 +575,7 @@ class BaseRunner:
         return entries
 
     def _end(self, entries: list[Entry], max_epochs: int | None) -> int | None:
+        """Return the epoch, or else the iteration, at which training ends."""
         epochs = self.max_epochs if max_epochs is None else max_epochs
         trained = [entry.loader for entry in entries if entry.mode == "train"]
         if epochs is not None:
@@ -600,23 +589,20 @@ class BaseRunner:
             )
         return None if end is None else check_count(unit, end)
 
-    def _set_end(self, end: int, phases: Sequence[Entry]) -> None:
+    def _set_end(self, end: int) -> None:
         """Set `max_epochs` and `max_iters` as hooks are to see them."""
+        position = self._position
         if not self.by_epoch:
             self.max_iters = end
             return
         self.max_epochs = end
-        if feeds := self._position.feeds:
-            to_come = chain(phases[self._position.phase :], cycle(phases))
-            passes = (len(phase.loader) for phase in to_come if phase.mode == "train")
-            left = sum(islice(passes, max(end - self.epoch, 0)))
-            self.max_iters = self.iter + left - sum(feed.done for feed in feeds)
+        if position.loader is not None:
+            left = max(end - self.epoch, 0) * len(position.loader)
+            self.max_iters = self.iter + left - position.drawn
 
     def _is_due(self) -> bool:
         """Return whether training has not come to its end."""
-        end, done = self.max_iters, self.iter
-        if self.by_epoch:
-            end, done = self.max_epochs, self.epoch
+        end, done = (self.max_epochs, self.epoch) if self.by_epoch else (self.max_iters, self.iter)
         return self.stopped is None and (end is None or done < end)
 
     def _check_trained(self) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from disteval.by_sample import drawn
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
-from disteval.estimator import rng
 from disteval.estimator.distributed import inner, share_buffers
 from disteval.estimator.loaders import Whole, whole
 from disteval.estimator.records import LogBuffer, Record, averages, named_metrics, number
@@ -36,9 +36,6 @@ def validate(
 ) -> Record:
     """Evaluate the runner's model over a loader's data set; every rank must call this.
 
-    Each sample is counted once, in batches that are the same at any world size. All ranks evaluate
-    with rank 0's buffers. Training is not affected.
-
     Args:
         runner: The runner.
         loader: A ``DataLoader`` over the whole data set, the same on every rank.
@@ -46,13 +43,6 @@ def validate(
             runner, and without these for accuracy where scores are those of classes.
         limit: The number of batches to evaluate, on all ranks together; None for all.
         stages: Whether this is a phase of a run, which calls hooks and uses the log buffer.
-
-    Raises:
-        UsageError: On every rank, when the loader can't be used, ranks have different models, some
-            steps returned scores of classes and others did not, or two entries of the record would
-            have one name.
-        RankError: On every rank, when a step failed, returned no scores and labels for metrics that
-            were given, or counted other samples than its batch has.
     """
     buffer = runner.log_buffer if stages else LogBuffer()
     asked = runner.metrics if metrics is None else named_metrics(metrics)
@@ -150,12 +140,10 @@ def evaluating(model: Any, backend: BaseDistBackend) -> Iterator[None]:
     modes = [(each, each.training) for each in module.modules()]
     share_buffers(module, backend)
     module.eval()
-    generators = rng.capture()
     try:
-        with torch.no_grad():
+        with drawn(kept=True), torch.no_grad():
             yield
     finally:
-        rng.restore(generators)
         for each, training in modes:
             each.training = training
 
@@ -183,8 +171,8 @@ def gather_record(
     epoch, iteration = runner.trained()
     record: Record = {"epoch": epoch, "iter": iteration, "mode": mode, "num_samples": total}
     record |= averages([part for rank in ranks for part in rank[2]])
-    if mode == "train" and runner.optimizer is not None:
-        record["lr"] = runner.first_lr()
+    if mode == "train" and (rates := runner.current_lr()):
+        record["lr"] = rates[0]
     record["samples_per_second"] = total / slowest if slowest else 0.0
     record["seconds"] = slowest
     return record

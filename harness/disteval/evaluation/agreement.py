@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import Look
-from disteval.errors import RankError, describe_error
+from disteval.errors import HarnessError, RankError, describe_error
 from disteval.identity import check_same, digest_of
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger("disteval")
 
@@ -91,6 +93,30 @@ def gathered(
             what += f"; rank{'s' * (len(others) > 1)} {', '.join(others)} failed too"
         raise RankError(rank, what) from failure and failure.error
     return [each for each, _ in sent]
+
+
+def on_rank_0(
+    backend: BaseDistBackend, do: Callable[[], Result], what: str, advice: str = ""
+) -> Result:
+    """Return what ``do`` returns on rank 0; every rank must call this, and gets its HarnessError.
+
+    An error of another kind is a RankError, which says that rank 0 could not do ``what``, and
+    gives the advice.
+    """
+    result: Any = None
+    error: HarnessError | None = None
+    if backend.rank == 0:
+        try:
+            result = do()
+        except HarnessError as caught:  # the other ranks wait for the result, whatever it is
+            error = caught
+        except Exception as caught:
+            error = RankError(0, f"could not {what}: {describe_error(caught)}{advice}")
+            error.__cause__ = caught
+    result, failure = backend.broadcast_object((result, error), src=0)
+    if failure is not None:
+        raise error or failure
+    return result  # type: ignore[no-any-return]
 
 
 def log_failure(rank: int, failure: Failure) -> None:

@@ -21,8 +21,8 @@ from disteval.data.predictions import GatheredPredictions, Predictions, locked
 from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
 from disteval.data.same_streams import check_streams, note_of
 from disteval.data.sources import Indexed, Shards, Source
-from disteval.errors import HarnessError, RankError, UsageError, describe_error
-from disteval.evaluation.agreement import Failure, gathered
+from disteval.errors import HarnessError, UsageError, describe_error
+from disteval.evaluation.agreement import Failure, gathered, on_rank_0
 from disteval.evaluation.result import Completed, Outcome, outcome_of
 from disteval.evaluation.work import Work
 from disteval.identity import held_by_all
@@ -162,24 +162,16 @@ class Fixed:
         work, backend = self._work, self._backend
         record = work.record(held_by_all(backend, work.held))
         target = work.target if isinstance(work.target, Predictions) else None
-        opened: tuple[Any, ...] = (None, (), None, "")
-        error: HarnessError | None = None
-        if backend.rank == 0:
-            try:
-                if target is not None:
-                    self._stack.enter_context(locked(target))
-                self._ledger = open_ledger(ledger, record, target)
-                self._stack.callback(self._ledger.close)
-                stored = [part._replace(states=b"", files=()) for part in self._ledger.stored]
-                opened = self._ledger.run, tuple(stored), self._ledger.result, self._ledger.since
-            except HarnessError as caught:  # the other ranks wait for this one
-                error = caught
-            except Exception as caught:
-                error = RankError(0, f"could not begin: {describe_error(caught)}")
-        (opened, error) = backend.broadcast_object((opened, error), src=0)
-        if error is not None:
-            raise error
-        run_, self._stored, self._result, self._since = opened
+
+        def begin() -> tuple[Any, ...]:
+            if target is not None:
+                self._stack.enter_context(locked(target))
+            self._ledger = open_ledger(ledger, record, target)
+            self._stack.callback(self._ledger.close)
+            stored = [part._replace(states=b"", files=()) for part in self._ledger.stored]
+            return self._ledger.run, tuple(stored), self._ledger.result, self._ledger.since
+
+        run_, self._stored, self._result, self._since = on_rank_0(backend, begin, "begin")
         failure: str | None = None
         try:
             if self._ledger is not None:
@@ -231,25 +223,18 @@ class Fixed:
     def _finished(self, finish: Finish, parts: Sequence[Part]) -> Outcome:
         """Have rank 0 prove and compute, and return what it has found."""
         outcome: Outcome | None = None
-        error: Exception | None = None
-        told: HarnessError | None = None
-        data = b""
-        if self.rank == 0:
-            try:
-                stored = [] if self._ledger is None else self._ledger.stored
-                outcome = finish([*stored, *parts])
-                if self._backend.world_size > 1 or self._ledger is not None:
-                    data = packed(outcome)
-                if self._ledger is not None:
-                    self._ledger.finish(data)
-            except HarnessError as caught:  # the other ranks wait for this one
-                error = told = caught
-            except Exception as caught:
-                error = caught
-                told = RankError(0, f"could not compute the result: {describe_error(error)}")
-        data, told = self._backend.broadcast_object((data, told), src=0)
-        if told is not None:
-            raise told from error
+
+        def compute() -> bytes:
+            nonlocal outcome
+            stored = [] if self._ledger is None else self._ledger.stored
+            outcome = finish([*stored, *parts])
+            alone = self._backend.world_size == 1 and self._ledger is None
+            data = b"" if alone else packed(outcome)
+            if self._ledger is not None:
+                self._ledger.finish(data)
+            return data
+
+        data = on_rank_0(self._backend, compute, "compute the result")
         if self._ledger is not None and self._ledger.is_hidden:
             self._ledger.remove()  # the result is in the folder of predictions
         return outcome_of(data) if outcome is None else outcome

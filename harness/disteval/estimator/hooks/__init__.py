@@ -1,21 +1,19 @@
 """Hooks, which act at the stages of a run; their base is `hook.Hook`."""
 
-from disteval.estimator.hooks.best import EarlyStoppingHook
+from disteval.estimator.hooks.best import BestWeightsHook, EarlyStoppingHook
 from disteval.estimator.hooks.checkpoint import CheckpointHook
-from disteval.estimator.hooks.evaluation import EvalHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import TextLoggerHook
 from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
-from disteval.estimator.hooks.optimizer import IterTimerHook, OptimizerHook
+from disteval.estimator.hooks.optimizer import OptimizerHook
 
 __all__ = [
     "PRIORITIES",
+    "BestWeightsHook",
     "CheckpointHook",
     "CosineLrHook",
     "EarlyStoppingHook",
-    "EvalHook",
     "Hook",
-    "IterTimerHook",
     "LrHook",
     "OptimizerHook",
     "PolyLrHook",

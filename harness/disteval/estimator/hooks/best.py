@@ -1,4 +1,4 @@
-"""The best value of an entry of records, and the hook that ends training when it stays away."""
+"""The hooks that keep the weights of the best validation, and end training without a better one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_count
 from disteval.errors import UsageError
+from disteval.estimator.checkpoint import BEST_WEIGHTS, UNCHANGED, weights_of, write_safetensors
 from disteval.estimator.hooks.hook import Hook
+from disteval.evaluation.agreement import on_rank_0
 
 if TYPE_CHECKING:
     from disteval.estimator.runner import BaseRunner
@@ -45,10 +48,10 @@ class Best:
         self._seen = True
         return float(record[self.entry])
 
-    def take(self, record: Mapping[str, Any], min_delta: float = 0.0) -> bool:
-        """Return whether a record's value is the best by ``min_delta``, and keep it then."""
+    def take(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a record's value is the best, and keep it then."""
         value = self.value_of(record)
-        better = self.value is None or self.sign * (value - self.value) > min_delta
+        better = self.value is None or self.sign * (value - self.value) > 0
         if better and not math.isnan(value):
             self.value = value
             return True
@@ -59,47 +62,23 @@ class Best:
         if not self._seen:
             raise UsageError(
                 f"training has ended without a validation, which {self._what} needs; add "
-                f"('val', 1) to the workflow, or an EvalHook"
+                f"('val', 1) to the workflow"
             )
 
 
 @dataclass(eq=False)
-class EarlyStoppingHook(Hook):
-    """Ends training when an entry of validation's records has stopped getting better.
-
-    Validations of a workflow and of an `EvalHook` count, one for each iteration of training. The
-    count is kept in checkpoints, so a training that has ended early is not continued by a resume.
-
-    Args:
-        monitor: The entry, such as ``accuracy`` or ``loss``.
-        patience: The number of validations without a better value after which training ends.
-        min_delta: A value counts as better if it is better by more than this.
-        rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
-    """
+class MonitorHook(Hook):
+    """Looks at an entry of validation's records; training without a validation is refused."""
 
     monitor: str
-    patience: int = 3
-    min_delta: float = 0.0
     rule: str | None = None
 
     def __post_init__(self) -> None:
-        check_count("EarlyStoppingHook: patience", self.patience)
-        if not 0 <= self.min_delta < math.inf:
-            raise UsageError(f"min_delta must be a number from 0 up, not {self.min_delta!r}")
         self._best = Best("monitor", self.monitor, self.rule)
-        self._waited, self._iter = 0, -1
 
     def before_run(self, runner: BaseRunner) -> None:
-        """Train no more if patience had an end before."""
+        """Note where training begins."""
         self._begin = runner.iter
-        self._decide(runner)
-
-    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
-        """Count a validation, and stop if there were too many."""
-        if record["mode"] == "val" and record["iter"] > self._iter:
-            self._iter = record["iter"]
-            self._waited = 0 if self._best.take(record, self.min_delta) else self._waited + 1
-            self._decide(runner)
 
     def after_run(self, runner: BaseRunner) -> None:
         """Refuse a training without a validation."""
@@ -107,12 +86,78 @@ class EarlyStoppingHook(Hook):
             self._best.require()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the best value so far."""
+        return {"best": self._best.value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the best value so far."""
+        self._best.value = state["best"]
+
+
+class BestWeightsHook(MonitorHook):
+    """Keeps the weights of the best validation in ``best.safetensors`` in ``work_dir``.
+
+    The file has the model's own names, and is written whole or not at all.
+
+    Args:
+        monitor: The entry of validation's records that says which are best, such as ``accuracy``.
+        rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
+    """
+
+    writes = True
+
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+        """Keep the weights if they are the best so far."""
+        if record["mode"] != "val" or not self._best.take(record):
+            return
+        assert runner.work_dir is not None
+        path = runner.work_dir / BEST_WEIGHTS
+        names = ("epoch", "iter", "correct", "evaluated", self.monitor)
+        facts = {key: repr(record[key]) for key in names if key in record}
+        write = partial(write_safetensors, path, weights_of(runner.model), facts)
+        on_rank_0(runner.backend, write, f"write {path}", UNCHANGED)
+
+
+@dataclass(eq=False)
+class EarlyStoppingHook(MonitorHook):
+    """Ends training when an entry of validation's records has stopped getting better.
+
+    The number of validations is kept in checkpoints, so a training that has ended early is not
+    continued by a resume.
+
+    Args:
+        monitor: The entry, such as ``accuracy`` or ``loss``.
+        rule: ``greater`` or ``less`` is better; None derives it from the entry's name.
+        patience: The number of validations without a better value after which training ends.
+    """
+
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("EarlyStoppingHook: patience", self.patience)
+        self._waited, self._iter = 0, -1  # the iteration of the last validation that was counted
+
+    def before_run(self, runner: BaseRunner) -> None:
+        """Train no more if patience had an end before."""
+        super().before_run(runner)
+        self._decide(runner)
+
+    def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
+        """Count a validation, and stop if there were too many."""
+        if record["mode"] == "val" and record["iter"] > self._iter:
+            self._iter = record["iter"]
+            self._waited = 0 if self._best.take(record) else self._waited + 1
+            self._decide(runner)
+
+    def state_dict(self) -> dict[str, Any]:
         """Return the best value, and the validations since then."""
-        return {"best": self._best.value, "waited": self._waited, "iter": self._iter}
+        return {**super().state_dict(), "waited": self._waited, "iter": self._iter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the result of `state_dict`."""
-        self._best.value, self._waited, self._iter = state["best"], state["waited"], state["iter"]
+        super().load_state_dict(state)
+        self._waited, self._iter = state["waited"], state["iter"]
 
     def _decide(self, runner: BaseRunner) -> None:
         if self._waited >= self.patience:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from disteval.arguments import check_count, check_path, is_count
+from disteval.arguments import is_count
 from disteval.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,9 +35,11 @@ class Hook:
 
     Attributes:
         priority: The hook's place in the order, which the runner sets.
+        writes: Whether the hook can't work without the runner's ``work_dir``.
     """
 
     priority: int = PRIORITIES["NORMAL"]
+    writes: ClassVar[bool] = False
 
     def before_run(self, runner: BaseRunner) -> None:
         """A run begins."""
@@ -124,52 +124,6 @@ class Hook:
     def is_last_iter(self, runner: BaseRunner) -> bool:
         """Return whether the current iteration is the last of the run's training."""
         return runner.stopped is not None or runner.iter + 1 == runner.max_iters
-
-
-@dataclass(eq=False, kw_only=True)
-class IntervalHook(Hook):
-    """Acts every few epochs or iterations of training; a subclass gives `act`.
-
-    Args:
-        interval: The epochs or iterations between two actions.
-        by_epoch: Whether ``interval`` counts epochs, or else iterations.
-        out_dir: The folder to write in; None for the runner's ``work_dir``.
-    """
-
-    interval: int = 1
-    by_epoch: bool = True
-    out_dir: str | Path | None = None
-    _writes = True
-    _at_end = False  # whether the end of training is always due
-
-    def __post_init__(self) -> None:
-        check_count(f"{type(self).__name__}: interval", self.interval)
-        if self.out_dir is not None:
-            check_path(f"{type(self).__name__}: out_dir", self.out_dir)
-
-    def act(self, runner: BaseRunner) -> None:
-        """Do what the hook is for."""
-
-    def before_run(self, runner: BaseRunner) -> None:
-        """Find out where to write, and keep other trainings out of there."""
-        self.out_dir = self.out_dir or runner.work_dir
-        name = f"{type(self).__name__}: out_dir"
-        if self.out_dir is None and self._writes:
-            raise UsageError(f"{name} is not given, and the runner has no work_dir; give one")
-        if self.out_dir is not None and self._writes:
-            runner.use_folder(name, Path(self.out_dir))
-
-    def after_train_epoch(self, runner: BaseRunner) -> None:
-        """Act, if it is due."""
-        last = self._at_end and self.is_last_epoch(runner)
-        if self.by_epoch and (last or self.every_n_epochs(runner, self.interval)):
-            self.act(runner)
-
-    def after_train_iter(self, runner: BaseRunner) -> None:
-        """Act, if it is due."""
-        last = self._at_end and self.is_last_iter(runner)
-        if not self.by_epoch and (last or self.every_n_iters(runner, self.interval)):
-            self.act(runner)
 
 
 def priority_of(priority: str | int) -> int:

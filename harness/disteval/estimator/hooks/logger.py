@@ -1,4 +1,4 @@
-"""Hooks that report on a training: log lines, and a JSON log."""
+"""The hook that reports on a training: log lines, and a JSON log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import logging
 import math
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_count
 from disteval.estimator.hooks.hook import Hook
+from disteval.estimator.records import line_of
 from disteval.files import write_atomically
 
 if TYPE_CHECKING:
@@ -23,28 +25,28 @@ _TRAINING = "training"
 class TextLoggerHook(Hook):
     """Writes log lines by the runner's logger, and records to ``work_dir/log.jsonl``, one a line.
 
-    Each line also says to which training it belongs. When a training continues from a checkpoint,
-    its lines from after that checkpoint are removed, since their records will be made again. NaN
-    and infinities, which JSON lacks, are written as null. If nothing in the program handles the
-    logger's lines, they are printed; an estimator prints those of rank 0, unless ``progress`` is
-    False.
+    Each line of the file also says to which training it belongs. When a training continues from a
+    checkpoint, its lines from after that checkpoint are removed, since their records will be made
+    again. NaN and infinities, which JSON lacks, are written as null. If nothing in the program
+    handles the logger's lines, they are printed; an estimator prints those of rank 0, unless
+    ``progress`` is False.
 
     Args:
         interval: Training iterations of an epoch between two log lines, which have the averages of
-            these on rank 0.
+            these on rank 0: also ``data_time``, the wait for a batch, and ``time``, the whole
+            iteration, in seconds.
     """
 
     def __init__(self, interval: int = 10) -> None:
         self.interval = check_count("TextLoggerHook: interval", interval)
         self._lines = 0  # of this training, in the log
         self._resumed = False  # whether that number is from a checkpoint
+        self._times: list[tuple[float, float]] = []  # since the last log line
 
     def before_run(self, runner: BaseRunner) -> None:
-        """Let the lines be seen, and refuse a folder that can't be written or is in use."""
-        if runner.work_dir is not None:
-            runner.use_folder("work_dir", runner.work_dir)
-            if runner.rank == 0:
-                self._drop_later_lines(runner)
+        """Let the lines be seen."""
+        if runner.work_dir is not None and runner.rank == 0:
+            self._drop_later_lines(runner)
         if runner.rank == 0 and not runner.logger.hasHandlers():
             handler = logging.StreamHandler(sys.stdout)
             handler.setFormatter(logging.Formatter("%(message)s"))
@@ -52,22 +54,39 @@ class TextLoggerHook(Hook):
             if runner.logger.level == logging.NOTSET:
                 runner.logger.setLevel(logging.INFO)
 
+    def before_train_epoch(self, runner: BaseRunner) -> None:
+        """Start the clock."""
+        self._begin, self._times = time.perf_counter(), []
+
+    def before_train_iter(self, runner: BaseRunner) -> None:
+        """Take the time at which the batch was there."""
+        self._ready = time.perf_counter()
+
     def after_train_iter(self, runner: BaseRunner) -> None:
         """Log one line, if it is due."""
-        if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
-            runner.log_buffer.average(self.interval)
+        if runner.rank > 0:
+            return
+        now = time.perf_counter()
+        self._times.append((self._ready - self._begin, now - self._begin))
+        self._begin = now
+        if self.every_n_inner_iters(runner, self.interval):
+            data, whole = (sum(each) / len(self._times) for each in zip(*self._times, strict=True))
+            values = dict(zip(["lr"], runner.current_lr(), strict=False))
+            values |= {"data_time": data, "time": whole}
+            values |= runner.log_buffer.average(self.interval)
             runner.logger.info(
                 "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
                 len(runner.data_loader),
-                _text({"lr": runner.first_lr()} | runner.log_buffer.output),
+                ", ".join(f"{k}: {v:.4g}" for k, v in values.items()),
             )  # fmt: skip
+            self._times = []
 
     def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Log one line, unless an estimator shows records; and write a line of JSON."""
         if runner.rank > 0:
             return
         if runner.on_record is None:
-            runner.logger.info("%s", _text(record))
+            runner.logger.info("%s", line_of(record))
         if runner.work_dir is not None:
             plain = {key: _plain(value) for key, value in record.items()}
             with (runner.work_dir / JSON_LOG).open("a", encoding="utf-8") as file:
@@ -101,14 +120,6 @@ class TextLoggerHook(Hook):
             self._lines, self._resumed = own, True
         if kept != lines:
             write_atomically(log, lambda file: file.writelines(kept))
-
-
-def _text(values: dict[str, Any]) -> str:
-    parts = [
-        f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
-        for name, value in values.items()
-    ]
-    return ", ".join(parts)
 
 
 def _plain(value: Any) -> Any:

@@ -53,9 +53,9 @@ class LrHook(Hook):
 
     def before_run(self, runner: BaseRunner) -> None:
         """Keep every group's first rate."""
-        if not runner.optimizers():
+        if runner.optimizer is None:
             raise UsageError(f"{type(self).__name__} needs a runner with an optimizer")
-        for group in runner.parameter_groups():
+        for group in runner.optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
 
     def before_train_epoch(self, runner: BaseRunner) -> None:
@@ -83,7 +83,7 @@ class LrHook(Hook):
         done, factor = runner.epoch if self.warmup_by_epoch else runner.iter, 1.0
         if self.warmup is not None and done < self.warmup_iters:
             factor = 1 - (1 - done / self.warmup_iters) * (1 - self.warmup_ratio)
-        for group in runner.parameter_groups():
+        for group in runner.optimizer.param_groups:
             group["lr"] = factor * self.get_lr(runner, group["initial_lr"])
 
 

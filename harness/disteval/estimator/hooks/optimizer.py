@@ -1,8 +1,7 @@
-"""The hooks that step the optimizer and measure time."""
+"""The hook that runs the backward pass and steps the optimizer."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -76,12 +75,10 @@ class OptimizerHook(Hook):
 
     def after_train_iter(self, runner: BaseRunner) -> None:
         """Run the backward pass, and step at the end of a group of batches."""
-        optimizers = runner.optimizers().values()
-        if not optimizers:
+        if runner.optimizer is None:
             raise UsageError("OptimizerHook has nothing to step: give the runner an optimizer")
         if self._done == 0:
-            for optimizer in optimizers:
-                optimizer.zero_grad()
+            runner.optimizer.zero_grad()
         with traces.span("compute", "backward"):
             (runner.outputs["loss"] / self._size).backward()
         self._local.close()
@@ -94,27 +91,4 @@ class OptimizerHook(Hook):
             norm = torch.nn.utils.clip_grad_norm_(clip, **self.grad_clip)
             runner.log_buffer.update({"grad_norm": norm}, int(runner.outputs["num_samples"]))
         with traces.span("compute", "optimizer"):
-            for optimizer in optimizers:
-                optimizer.step()
-
-
-class IterTimerHook(Hook):
-    """Reports ``data_time``, the wait for a batch, and ``time``, the whole iteration, in seconds.
-
-    They are this rank's, and appear in log lines but not in records.
-    """
-
-    def before_epoch(self, runner: BaseRunner) -> None:
-        """Start the clock."""
-        self._begin = time.perf_counter()
-
-    def before_iter(self, runner: BaseRunner) -> None:
-        """Report the time until the batch was there."""
-        waited = time.perf_counter() - self._begin
-        runner.log_buffer.update({"data_time": waited}, record=False)
-
-    def after_iter(self, runner: BaseRunner) -> None:
-        """Report the time until the step was done."""
-        now = time.perf_counter()
-        runner.log_buffer.update({"time": now - self._begin}, record=False)
-        self._begin = now
+            runner.optimizer.step()
