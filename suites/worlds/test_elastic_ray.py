@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from disteval.cli.eval_world import Elastic, Leader
@@ -47,28 +47,26 @@ def cluster() -> Iterator[Cluster]:
             nodes.close()
 
 
-@dataclass
-class Watched(Leader):
-    """Starts ranks on Ray, and remembers their world and its launcher."""
+class Worlds(list[World]):
+    """The worlds of ranks on Ray that were begun."""
 
-    worlds: list[World] = field(default_factory=list)
-
-    def world(self, size: int) -> World:
-        self.worlds.append(super().world(size))
-        return self.worlds[-1]
+    def begin(self, size: int) -> World:
+        """Begin another one."""
+        launcher = RayLauncher(cpus_per_worker=1)
+        world = World(None, size, launcher=launcher, timeout=20.0, on_lost="continue", threads=1)
+        self.append(world)
+        return world
 
     def hosts(self) -> dict[int, str]:
         """Return the address of each rank's node, for ranks that have reported."""
-        if not self.worlds:
-            return {}
-        return addresses_of_ranks(self.worlds[0])
+        return addresses_of_ranks(self[0]) if self else {}
 
 
 @needs("ray")
 def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
     elastic = Elastic(None, join=False, ranks_per_lease=1)
     job = EvalJob(NamedTask(TASK), "none", None, None, None)
-    start = Watched(job, 2, RayLauncher(cpus_per_worker=1), None, 20.0, 1, False, None, elastic)
+    start = Worlds()
     done: list[str] = []
     pids: set[int] = set()
 
@@ -79,7 +77,7 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
             return wait_for(seen, SECONDS)
 
         def pid_of(rank: int) -> int:
-            return processes_of_ranks(start.worlds[0])[rank]
+            return processes_of_ranks(start[0])[rank]
 
         if soon(lambda: len(start.hosts()) == 2 and "127.0.0.2" in start.hosts().values()):
             [far] = [rank for rank, host in start.hosts().items() if host == "127.0.0.2"]
@@ -98,7 +96,7 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
     thread = threading.Thread(target=upset)
     thread.start()
     begin = time.monotonic()
-    report = start.evaluate()
+    report = Leader(job, start.begin, 2, progress=False, elastic=elastic).evaluate()
     thread.join()
     assert len(done) == 2, f"{done} after {time.monotonic() - begin:.0f} s"
     assert judge(report, right()) == ""

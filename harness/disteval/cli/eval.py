@@ -31,6 +31,7 @@ from disteval.cli.options import (
     TRACE,
     Command,
     OutputPath,
+    chosen_interface,
     counts,
     data_folder,
     is_given,
@@ -50,8 +51,10 @@ from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, check_reference, get_backend_class
 from disteval.traces import TraceFolder
 from disteval.world import (
+    Launcher,
     OuterWorld,
     RayLauncher,
+    World,
     check_world_size,
     detect_outer_world,
     follow,
@@ -60,6 +63,7 @@ from disteval.world import (
 from disteval.world.bootstrap import has_named_leader
 from disteval.world.launchers import get_launcher
 from disteval.world.launchers.local import prepare_ranks
+from disteval.world.launchers.outer import OuterLauncher
 
 DEFAULT_WORLD_SIZE = 3
 
@@ -251,14 +255,21 @@ def eval_command(
         source = ResNet18(data=data_folder(data, download), device=device, **resnet18)
     if outer is not None and outer.rank > 0:
         sys.exit(follow(outer, elastic=options is not None))
-    # Ray shows a rank the GPUs that it has reserved, and no others.
-    gpus = launcher == "ray" and device == "cuda"
-    starter = RayLauncher(gpus_per_worker=1) if gpus else launcher
-    shown = progress and not is_quiet()
     job = EvalJob(source, backend, batch_size, limit, target)
     folder = None if trace is None else TraceFolder(trace, "--trace")
-    leader = Leader(job, size, starter, outer, timeout, threads, shown, folder, options)
-    report = leader.evaluate()
+
+    def begin(size: int) -> World:
+        how: str | Launcher | None = launcher or (None if options is None else "local")
+        if outer is not None:
+            how = OuterLauncher(outer, chosen_interface())
+        elif launcher == "ray" and device == "cuda":  # Ray shows a rank those that it has reserved
+            how = RayLauncher(gpus_per_worker=1)
+        return World(
+            None if options is not None else backend, size, launcher=how, timeout=timeout,
+            on_lost="fail" if options is None else "continue", threads=threads, trace=folder,
+        )  # fmt: skip
+
+    report = Leader(job, begin, size, progress and not is_quiet(), options).evaluate()
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
     if expect_digest is not None and report["digest"] != expect_digest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 from tqdm import tqdm
 
 from disteval.cli.job import Borrowing, EvalJob, run_job
-from disteval.cli.options import chosen_interface
 from disteval.cli.terminal import is_quiet, is_verbose
 from disteval.data.predictions import locked
 from disteval.errors import UsageError, WorldError
@@ -22,11 +21,9 @@ from disteval.files import check_own
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
-from disteval.traces import TraceFolder
-from disteval.world import Launcher, OuterWorld, RankStatus, Results, World
+from disteval.world import RankStatus, Results, World
 from disteval.world.bootstrap import check_here, has_named_leader, named_leader
 from disteval.world.channel.connection import Address
-from disteval.world.launchers.outer import OuterLauncher
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
 _PURPOSE = "leases"  # see `disteval.world.bootstrap.named_leader`
@@ -64,25 +61,17 @@ class Leader:
 
     Attributes:
         job: What they are to do.
+        begin: Returns a world of so many ranks, which are in a group if none of them may be lost.
         size: The number of ranks.
-        launcher: How to start them; None stands for the backend's launcher.
-        outer: The worker group that a launcher put this process in; None if there is none.
-        timeout: Seconds without progress.
-        threads: Computing threads of each rank.
         progress: Whether a bar is shown.
-        trace: Where a trace is recorded; None records none.
         elastic: The options of ranks that may be lost; None fails with the first one.
     """
 
     job: EvalJob
+    begin: Callable[[int], World]
     size: int
-    launcher: str | Launcher | None
-    outer: OuterWorld | None
-    timeout: float
-    threads: int | None
     progress: bool
-    trace: TraceFolder | None
-    elastic: Elastic | None
+    elastic: Elastic | None = None
 
     def evaluate(self) -> dict[str, Any]:
         """Run the job on every rank, and return the report of the first that returned.
@@ -101,32 +90,21 @@ class Leader:
             lends = self.elastic is not None and self._joined is None
             if lends and self.job.predictions is not None:
                 self._stack.enter_context(locked(self.job.predictions))
-            self._world = self._stack.enter_context(self.world(self.size))
+            self._world = self._stack.enter_context(self.begin(self.size))
             if self.elastic is not None and lends:
                 self._lend(self.elastic)
             # A bar is for terminals (disable=None), not for log files.
             shown = None if self.progress and self._joined is None else True
             with tqdm(unit=" batches" if lends else " samples", disable=shown) as self._bar:
                 report = self._report(self._run(self._world))
-            if self.outer is not None:
+            if self._world.attached:
                 self._world.leave()
             return report
-
-    def world(self, size: int) -> World:
-        """Return a world of so many ranks, which are in a group if none of them may be lost."""
-        is_elastic = self.elastic is not None
-        how = self.launcher or ("local" if is_elastic else None)
-        if self.outer is not None:
-            how = OuterLauncher(self.outer, chosen_interface())
-        return World(
-            None if is_elastic else self.job.backend, size, launcher=how, timeout=self.timeout,
-            on_lost="continue" if is_elastic else "fail", threads=self.threads, trace=self.trace,
-        )  # fmt: skip
 
     def _lend(self, elastic: Elastic) -> None:
         self._lender = Lender(
             elastic.ledger,
-            timeout=self.timeout,
+            timeout=self._world.timeout,
             ranks_per_lease=elastic.ranks_per_lease,
             expected=None if self._world.restarts else self.size,
             on_event=self._take_event,
@@ -137,8 +115,7 @@ class Leader:
         self._unannounced = elastic.ledger
 
     def _run(self, world: World) -> Results:
-        is_own, size = world is self._world, world.world_size
-        job = replace(self.job, shares_memory=not world.own_processes and not world.attached)
+        is_own, size, job = world is self._world, world.world_size, self.job
         if self.elastic is not None:
             groups = self.elastic.ranks_per_lease
             job = replace(job, borrowing=Borrowing(self._joined, size, groups, world.folder))
@@ -154,7 +131,7 @@ class Leader:
                 raise pickle.loads(outcome.error)
             if not results.returned:
                 # Ranks that others have started made the result; a new one gets it at once.
-                with self.world(1) as another:
+                with self.begin(1) as another:
                     another.lend(self._lender)
                     results = self._run(another)
         report = _first_report(results)
@@ -170,8 +147,8 @@ class Leader:
                 "batches": counts.units,
                 "committed": found.committed,
                 "resumed": found.resumed,
-                "repeated": counts.repeated,
-                "copies": counts.copies,
+                "repeated": found.repeated,
+                "copies": found.copies,
                 "lost": self._lost,
                 "failed": [*found.failed],
             }

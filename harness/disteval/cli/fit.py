@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,6 +34,9 @@ from disteval.files import lock_folder
 from disteval.judging.report import header
 from disteval.traces import TraceFolder
 from disteval.world import detect_outer_world
+
+if TYPE_CHECKING:
+    from disteval.estimator.checkpoint import Checkpoints
 
 
 @click.command("fit", cls=Command)
@@ -119,16 +121,18 @@ def fit_command(
             f"{outer.launcher}, with --world-size {outer.world_size}"
         )
     folder = _checked_folder(data, download)
-    estimator, checkpoint, resnet18 = _import_estimator()
+    with needs("disteval fit", "torch"):
+        from disteval.cli import fit_resnet18 as resnet18
+        from disteval.estimator import Estimator, checkpoint
     work_dir = work_dir.resolve()
-    last = _last_checkpoint(checkpoint, work_dir, resume)
+    last = _last_checkpoint(checkpoint.Checkpoints(work_dir), work_dir, resume)
     if last is not None:
         begun = _begun_with(checkpoint.read_checkpoint(last), last, {"lr": lr, "seed": seed})
         lr, seed = begun["lr"], begun["seed"]
         resnet18.read_best(work_dir)  # a damaged file is refused now, and not after the training
     work_dir.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    with estimator.Estimator(
+    with Estimator(
         resnet18.create_runner,
         {
             "data": folder,
@@ -173,13 +177,12 @@ def fit_command(
     sys.exit(status)
 
 
-def _last_checkpoint(checkpoints: Any, work_dir: Path, resume: str | None) -> Path | None:
+def _last_checkpoint(found: Checkpoints, work_dir: Path, resume: str | None) -> Path | None:
     """Return the checkpoint to continue from; None begins anew."""
     last: Path | None = None
     if work_dir.is_dir():
         lock = lock_folder(work_dir)  # until the ranks take it
         try:
-            found = checkpoints.Checkpoints(work_dir)
             if resume is None and found.entries():
                 raise UsageError(
                     f"--work-dir {work_dir} has checkpoints of an earlier training; continue from "
@@ -224,13 +227,6 @@ def _checked_folder(data: str, download: bool) -> str | None:
     for split in ("train", "test"):
         load_cifar10(folder, split)
     return str(folder.resolve())
-
-
-def _import_estimator() -> list[Any]:
-    """Import the modules that need torch."""
-    names = ("estimator", "estimator.checkpoint", "cli.fit_resnet18")
-    with needs("disteval fit", "torch"):
-        return [importlib.import_module(f"disteval.{name}") for name in names]
 
 
 def _show(best: dict[str, Any] | None, records: list[Any], weights: Path, epochs: int) -> None:

@@ -153,7 +153,6 @@ class EvalJob:
         batch_size: The number of samples in a batch; None leaves it to the task.
         limit: The number of samples to evaluate; None leaves it to the task.
         predictions: Where predictions are written; None writes none.
-        shares_memory: Whether ranks are threads of one process, which may be given the same task.
         borrowing: How ranks borrow leases; None has each evaluate its share.
     """
 
@@ -162,14 +161,13 @@ class EvalJob:
     batch_size: int | None
     limit: int | None
     predictions: Predictions | None
-    shares_memory: bool = False
     borrowing: Borrowing | None = None
 
     def task(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank."""
         with traces.span("task", "make the task"):  # and import its module
             task = self.source.make(backend)
-        if self.shares_memory:  # a task that was made once has one set of metrics for all ranks
+        if not _is_main():  # ranks that are threads may be given one task, with its metrics
             task = replace(task, metrics=copy.deepcopy(dict(task.metrics)))
         asked: dict[str, Any] = {"batch_size": self.batch_size, "limit": self.limit}
         return replace(task, **{name: n for name, n in asked.items() if n is not None})
@@ -196,7 +194,7 @@ def run_job(backend: BaseDistBackend | None, job: EvalJob) -> dict[str, Any]:
     """
     if job.borrowing is not None:
         return _borrow(job, job.borrowing)
-    if job.predictions is not None and threading.current_thread() is threading.main_thread():
+    if job.predictions is not None and _is_main():
         # So that what waits to be written is written, when the ranks are terminated.
         signal.signal(signal.SIGTERM, _interrupt_once)
     assert backend is not None
@@ -222,6 +220,10 @@ def _borrow(job: EvalJob, borrowing: Borrowing) -> dict[str, Any]:
             link.report(None)
         result = run_leases(task, link, predictions=job.predictions, progress=report_progress)
     return job.report(task, result)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _interrupt_once(*_: object) -> None:
