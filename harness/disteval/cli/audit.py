@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -29,15 +28,14 @@ from disteval.cli.options import (
     world_sizes_option,
 )
 from disteval.cli.tables import print_findings, print_line, print_verdict
-from disteval.cli.terminal import is_quiet, print_failure, write_reports
+from disteval.cli.terminal import is_quiet, print_failure, tell, write_reports
 from disteval.errors import UsageError
 from disteval.judging.session import leading
 from disteval.registry import add_working_directory
-from disteval.text import visible
 from disteval.world import World
 
 if TYPE_CHECKING:
-    from disteval.audit import LoopFinding, Report
+    from disteval.audit import Report
 
 STARTERS = (
     "plain", "accelerate", "lightning", "transformers", "ignite", "torchmetrics", "mmengine",
@@ -135,20 +133,12 @@ def audit_command(
         report = Audit(
             target, led.sizes, backend, launcher, tokens, seed, timeout, seconds,
             only=only, first=first, led=led.world, trace=led.trace, started_by=led.started_by,
-            on_finding=_announcer(), on_step=show,
+            on_finding=lambda finding: tell(f"found: {finding}"), on_step=show,
         ).run()  # fmt: skip
         bar.close()
         status = write_reports(report.to_json(), report.target, json_path, html_path)
         _show(Console(), report)
         sys.exit(report.exit_code or status)
-
-
-def _announcer() -> Callable[[LoopFinding], None]:
-    def announce(finding: LoopFinding) -> None:
-        with tqdm.external_write_mode(file=sys.stderr):  # above the bar
-            click.echo(visible(f"found: {finding}"), err=True)
-
-    return (lambda _: None) if is_quiet() else announce
 
 
 def _show(console: Console, report: Report) -> None:

@@ -39,7 +39,6 @@ from disteval.cli.options import (
     option,
     timeout_option,
 )
-from disteval.cli.tables import print_evaluation
 from disteval.cli.terminal import is_quiet, write_reports
 from disteval.data.contents import SWITCH
 from disteval.data.predictions import Predictions, load_predictions
@@ -72,9 +71,6 @@ TORCH = ("torch", "torch.distributed")
 
 PREDICTIONS, LOSSES = "Predictions", "Ranks that may be lost"
 """Headings of options."""
-
-_OF_RESNET18 = ("framework", "weights", "topk", "dtype", "exact", "data", "download")
-"""The options that only ResNet-18 has."""
 
 _ONE_FILE: dict[str, FormatName] = {".jsonl": "jsonl", ".parquet": "parquet"}
 """The formats of predictions in one file, by the suffix of its name."""
@@ -222,12 +218,16 @@ def eval_command(
     if threading.current_thread() is threading.main_thread():  # as Ctrl-C does it
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     if predictions is None:
-        _refuse_without("--predictions DIR", "predictions_format", "overwrite")
+        _refuse(PREDICTIONS, "has no effect without --predictions DIR; add it, or leave this out")
     if not (elastic or join or ledger is not None):
-        _refuse_without("--elastic", "ranks_per_lease")
+        _refuse(LOSSES, "has no effect without --elastic; add it, or leave this out")
     source: TaskSource
     if task is not None:
-        _refuse_options_of_resnet18(task)
+        _refuse(
+            RESNET18,
+            f"is an option of ResNet-18, and the task is {task}; leave the option out, or do what "
+            f"it says in the task",
+        )
         add_working_directory()
         check_reference(task, "task")
         source = NamedTask(task, device if is_given("device") else None)
@@ -250,6 +250,8 @@ def eval_command(
         if backend == "torch_cpu" and launcher in (None, "local"):
             # Its class, which says so, takes as long to import as the ranks take to start.
             prepare_ranks(TORCH, world_size or DEFAULT_WORLD_SIZE, threads)
+    from disteval.cli.tables import print_evaluation  # while the ranks start
+
     size = _world_size(backend, world_size, launcher, outer, options)
     if task is None:
         source = ResNet18(data=data_folder(data, download), device=device, **resnet18)
@@ -306,18 +308,11 @@ def _in_its_place(folder: Path, asked: Path) -> str:
     return str(asked)
 
 
-def _refuse_without(needed: str, *options: str) -> None:
-    for name in filter(is_given, options):
-        spelled = name.replace("_", "-")
-        raise UsageError(f"--{spelled} has no effect without {needed}; add it, or leave this out")
-
-
-def _refuse_options_of_resnet18(task: str) -> None:
-    for name in filter(is_given, _OF_RESNET18):
-        raise UsageError(
-            f"--{name} is an option of ResNet-18, and the task is {task}; leave the option out, or "
-            f"do what it says in the task"
-        )
+def _refuse(heading: str, why: str) -> None:
+    """Refuse the options below a heading that stand on the command line."""
+    for parameter in click.get_current_context().command.params:
+        if getattr(parameter, "heading", "") == heading and is_given(parameter.name or ""):
+            raise UsageError(f"{parameter.opts[0]} {why}")
 
 
 def _elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elastic:

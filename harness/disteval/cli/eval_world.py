@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from disteval.cli.job import Borrowing, EvalJob, run_job
-from disteval.cli.terminal import is_quiet, is_verbose
+from disteval.cli.terminal import is_verbose, tell
 from disteval.data.predictions import locked
 from disteval.errors import UsageError, WorldError
 from disteval.files import check_own
@@ -200,11 +200,11 @@ class Leader:
         if event.kind == "joined":
             self._begin()
         if event.kind == "joined" and others:
-            _tell(f"rank {event.rank} has joined: {event.what}")
+            tell(f"disteval eval: rank {event.rank} has joined: {event.what}")
         elif event.kind == "failed":
-            _tell(f"rank {event.rank} {event.what}; it gets no more leases")
+            tell(f"disteval eval: rank {event.rank} {event.what}; it gets no more leases")
         elif event.kind == "slow":
-            _tell(f"rank {event.rank} {event.what}")
+            tell(f"disteval eval: rank {event.rank} {event.what}")
         elif event.kind == "lost" and event.what.startswith("sent nothing"):
             seen = None if others else self._world.look_at(event.rank)
             status = seen or RankStatus(event.rank)
@@ -287,12 +287,6 @@ def _first_report(results: Results) -> dict[str, Any]:
 
 
 def _print_lost(lost: RankStatus) -> None:
-    _tell(f"rank {lost.rank} was lost: {lost.how}")
+    tell(f"disteval eval: rank {lost.rank} was lost: {lost.how}")
     if is_verbose() and lost.hello is not None:
         tqdm.write(visible(str(lost.post_mortem)), file=sys.stderr)
-
-
-def _tell(what: str) -> None:
-    """Print one line on standard error, above the bar."""
-    if not is_quiet():
-        tqdm.write(visible(f"disteval eval: {what}".replace("\n", " ")), file=sys.stderr)

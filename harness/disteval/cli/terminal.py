@@ -165,6 +165,14 @@ def print_error(what: str, error: BaseException) -> None:
     click.echo(visible(f"{rank}{name}: {what}"), err=True)
 
 
+def tell(what: str) -> None:
+    """Print one line on standard error, above a bar; nothing with ``--quiet``."""
+    from tqdm import tqdm  # not needed by other commands
+
+    if not is_quiet():
+        tqdm.write(visible(what.replace("\n", " ")), file=sys.stderr)
+
+
 def print_failure(error: HarnessError) -> None:
     """Print an error of this library, which may be the same on every rank."""
     common = error.common if isinstance(error, WorldError) else None
