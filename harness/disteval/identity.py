@@ -75,7 +75,7 @@ def check_same(settings: Sequence[Mapping[str, Any]]) -> None:
             if each.get(name, _MISSING) != first.get(name, _MISSING):
                 others.setdefault(_shown(each, name), []).append(rank)
         found = [f"{value} on {_ranks(ranks)}" for value, ranks in others.items()]
-        told.append(f"{name} is {_shown(first, name)} on rank 0 and {', '.join(found)}")
+        told.append(f"{_is(name)} {_shown(first, name)} on rank 0 and {', '.join(found)}")
     if told:
         raise UsageError(
             f"ranks do not evaluate the same thing: {_some(told)}; give every rank the same"
@@ -91,7 +91,7 @@ def differences(
     outputs may differ a little.
     """
     said = [
-        f"{name} is {_shown(there, name)} {old} and {_shown(here, name)} {new}"
+        f"{_is(name)} {_shown(there, name)} {old} and {_shown(here, name)} {new}"
         for name in _differing([there, here])
         if not (name.startswith(_HELD) and (name not in there or name not in here))
         and name != OUTPUTS
@@ -100,6 +100,11 @@ def differences(
     if found.largest is not None and not found.is_near:
         said.append(f"{OUTPUTS} are others {old} and {new}: {told(found.largest)}")
     return _some(said)
+
+
+def _is(name: str) -> str:
+    """Return the name of a setting and the verb that it takes."""
+    return f"{name} {'are' if name.startswith('the weights ') else 'is'}"
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

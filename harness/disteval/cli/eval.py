@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from disteval.arguments import check_count, check_output_file, check_output_folder
+from disteval.arguments import check_output_file, check_output_folder
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.cli.eval_world import Elastic, Leader
@@ -47,7 +47,7 @@ from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.models.resnet18 import NUM_CLASSES
-from disteval.registry import add_working_directory, check_reference, get_backend_class
+from disteval.registry import add_working_directory, get_backend_class
 from disteval.traces import TraceFolder
 from disteval.world import (
     Launcher,
@@ -117,7 +117,7 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
     help="The backend that carries the results.", heading=RANKS,
 )  # fmt: skip
 @option(
-    "--world-size", type=int, metavar="N", help="The number of ranks.", heading=RANKS,
+    "--world-size", type=COUNT, metavar="N", help="The number of ranks.", heading=RANKS,
     show_default=f"{DEFAULT_WORLD_SIZE}, or as mpirun or torchrun started",
 )  # fmt: skip
 @launcher_option("the backend's")
@@ -219,7 +219,8 @@ def eval_command(
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     if predictions is None:
         _refuse(PREDICTIONS, "has no effect without --predictions DIR; add it, or leave this out")
-    if not (elastic or join or ledger is not None):
+    may_lose = elastic or join or ledger is not None
+    if not may_lose:
         _refuse(LOSSES, "has no effect without --elastic; add it, or leave this out")
     source: TaskSource
     if task is not None:
@@ -229,48 +230,56 @@ def eval_command(
             f"it says in the task",
         )
         add_working_directory()
-        check_reference(task, "task")
         source = NamedTask(task, device if is_given("device") else None)
     target = None
     if predictions is not None:
         target = _target(predictions.absolute(), predictions_format, overwrite)
-    options = None
-    if elastic or join or ledger is not None:
-        options, backend = _elastic(ledger, join, ranks_per_lease), NO_BACKEND
+    if may_lose:
+        _check_elastic(ledger, join)
+        backend = NO_BACKEND
     outer = detect_outer_world()
     if outer is not None:
         share_cores(outer, threads)
         _check_outer(outer, world_size, launcher, download)
-    if world_size is not None:
-        check_count("--world-size", world_size)
+    if task is None:
+        source = ResNet18(data=data_folder(data, download), device=device, **resnet18)
     # Other hosts may have other files, and the ranks of somebody's launcher read them at once.
     if outer is None and (launcher is None or get_launcher(launcher).on_this_host):
-        if task is None and not download:
-            ResNet18(data=data_folder(data, download), device=device, **resnet18).check()
+        source.check()
         if backend == "torch_cpu" and launcher in (None, "local"):
             # Its class, which says so, takes as long to import as the ranks take to start.
             prepare_ranks(TORCH, world_size or DEFAULT_WORLD_SIZE, threads)
     from disteval.cli.tables import print_evaluation  # while the ranks start
 
-    size = _world_size(backend, world_size, launcher, outer, options)
-    if task is None:
-        source = ResNet18(data=data_folder(data, download), device=device, **resnet18)
+    cls = None if may_lose else get_backend_class(backend)
+    one = ranks_per_lease if join else DEFAULT_WORLD_SIZE
+    if cls is not None and not cls.capabilities.multi_rank:
+        one = 1
+    size = world_size or one if outer is None else outer.world_size
+    if cls is not None:
+        check_world_size(cls, size)
+    elif size % ranks_per_lease:
+        raise UsageError(
+            f"{size} ranks are not whole groups of --ranks-per-lease {ranks_per_lease}; use a "
+            f"multiple of it as --world-size"
+        )
     if outer is not None and outer.rank > 0:
-        sys.exit(follow(outer, elastic=options is not None))
+        sys.exit(follow(outer, elastic=may_lose))
     job = EvalJob(source, backend, batch_size, limit, target)
     folder = None if trace is None else TraceFolder(trace, "--trace")
 
     def begin(size: int) -> World:
-        how: str | Launcher | None = launcher or (None if options is None else "local")
+        how: str | Launcher | None = launcher or ("local" if may_lose else None)
         if outer is not None:
             how = OuterLauncher(outer, chosen_interface())
         elif launcher == "ray" and device == "cuda":  # Ray shows a rank those that it has reserved
             how = RayLauncher(gpus_per_worker=1)
         return World(
-            None if options is not None else backend, size, launcher=how, timeout=timeout,
-            on_lost="fail" if options is None else "continue", threads=threads, trace=folder,
+            None if may_lose else backend, size, launcher=how, timeout=timeout,
+            on_lost="continue" if may_lose else "fail", threads=threads, trace=folder,
         )  # fmt: skip
 
+    options = Elastic(ledger, join, ranks_per_lease) if may_lose else None
     report = Leader(job, begin, size, progress and not is_quiet(), options).evaluate()
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
@@ -315,8 +324,8 @@ def _refuse(heading: str, why: str) -> None:
             raise UsageError(f"{parameter.opts[0]} {why}")
 
 
-def _elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elastic:
-    """Return the options of ranks that may be lost, unless they contradict each other."""
+def _check_elastic(ledger: Path | None, join: bool) -> None:
+    """Refuse options of ranks that may be lost if they contradict each other."""
     if is_given("backend"):
         raise UsageError(
             "--backend with --elastic: leases need no backend; leave it out, and say with "
@@ -327,7 +336,6 @@ def _elastic(ledger: Path | None, join: bool, ranks_per_lease: int) -> Elastic:
             "--join needs the evaluation to help: add its --ledger DIR, or set DISTEVAL_LEADER and "
             "DISTEVAL_KEY_FILE as there"
         )
-    return Elastic(ledger, join, ranks_per_lease)
 
 
 def _check_outer(
@@ -346,31 +354,3 @@ def _check_outer(
             f"--launcher {launcher}, but {outer.launcher} has started the ranks; "
             f"leave the option out"
         )
-
-
-def _world_size(
-    backend: str,
-    asked: int | None,
-    launcher: str | None,
-    outer: OuterWorld | None,
-    elastic: Elastic | None,
-) -> int:
-    cls = None if elastic is not None else get_backend_class(backend)
-    if outer is not None:
-        size = outer.world_size
-    elif asked is not None:
-        size = asked
-    elif cls is not None and not cls.capabilities.multi_rank:
-        size = 1
-    else:
-        size = elastic.ranks_per_lease if elastic and elastic.join else DEFAULT_WORLD_SIZE
-    if cls is None:
-        check_count("--world-size", size)
-    else:
-        check_world_size(cls, size)
-    if elastic is not None and size % elastic.ranks_per_lease:
-        raise UsageError(
-            f"{size} ranks are not whole groups of --ranks-per-lease {elastic.ranks_per_lease}; "
-            f"use a multiple of it as --world-size"
-        )
-    return size

@@ -136,6 +136,9 @@ class Borrowing:
 class TaskSource(Protocol):
     """The place where a rank's task comes from."""
 
+    def check(self) -> None:
+        """Refuse what no rank could use, as far as that shows without a framework."""
+
     def make(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank, under a name that differs where results do."""
 

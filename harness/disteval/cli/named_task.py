@@ -17,7 +17,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation import Evaluation, Task
 from disteval.identity import models_in
-from disteval.registry import load_object
+from disteval.registry import check_reference, load_object
 from disteval.report.values import plain
 
 _making = threading.Lock()
@@ -34,6 +34,10 @@ class NamedTask:
 
     name: str
     device: str | None = None
+
+    def check(self) -> None:
+        """Refuse a name that can't be one; only the ranks import the module."""
+        check_reference(self.name, "task")
 
     def make(self, backend: BaseDistBackend) -> Task:
         """Import the module, and call its function.
