@@ -82,31 +82,38 @@ class Picture(NamedTuple):
 
 def throughput_charts(runs: Iterable[Mapping[str, Any]]) -> list[Chart]:
     """Draw the images and the samples per second over world sizes, where there are several."""
-    charts = []
-    found = list(runs)
+    charts, found = [], list(runs)
     for unit in ("images", "samples"):
-        lines: dict[str, dict[float, float | None]] = {}
-        for run in found:
-            if (speed := run.get(f"{unit}_per_second")) is not None:
-                what = run.get("task") or run.get("framework")
-                lines.setdefault(f"{what} over {run['backend']}", {})[run["world_size"]] = speed
-        if len({size for line in lines.values() for size in line}) > 1:
-            charts.append(_draw_lines(f"{unit} per second", "world size", f"{unit}/s", lines))
+        points = [
+            (f"{run.get('task') or run.get('framework')} over {run['backend']}", run["world_size"],
+             run[f"{unit}_per_second"])
+            for run in found if run.get(f"{unit}_per_second") is not None
+        ]  # fmt: skip
+        charts += _line_charts(f"{unit} per second", "world size", f"{unit}/s", points)
     return charts
 
 
 def loss_charts(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Chart]:
     """Draw the mean loss over epochs of each training of several epochs."""
-    charts = []
+    charts: list[Chart] = []
     for name, run in runs:
-        lines: dict[str, dict[float, float | None]] = {}
-        for record in run["records"]:
-            lines.setdefault(record["mode"], {})[record["epoch"]] = record.get("loss")
-        losses = [loss for line in lines.values() for loss in line.values()]
-        if len({epoch for line in lines.values() for epoch in line}) > 1 and any(losses):
-            charts.append(_draw_lines(name, "epoch", "loss", lines))
+        points = [(r["mode"], r["epoch"], r.get("loss")) for r in run["records"]]
+        charts += _line_charts(name, "epoch", "loss", points)
         check_lines(2 * len(charts))
     return charts
+
+
+def _line_charts(
+    title: str, x_label: str, y_label: str, points: Iterable[tuple[str, float, float | None]]
+) -> list[Chart]:
+    """Draw the points of each line, of which each has the name; nothing where all have one x."""
+    lines: dict[str, dict[float, float | None]] = {}
+    for name, x, y in points:
+        lines.setdefault(name, {})[x] = y
+    several = len({x for line in lines.values() for x in line}) > 1
+    if not several or not any(y for line in lines.values() for y in line.values()):
+        return []
+    return [_draw_lines(title, x_label, y_label, lines)]
 
 
 def check_lines(count: int) -> None:
