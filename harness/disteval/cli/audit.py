@@ -21,7 +21,6 @@ from disteval.cli.options import (
     RANKS,
     TRACE,
     Command,
-    chosen_interface,
     launcher_option,
     option,
     timeout_option,
@@ -74,6 +73,7 @@ def audit_command(
     backend: str,
     world_size: tuple[int, ...] | None,
     launcher: str | None,
+    interface: str | None,
     tokens: bool,
     case: str | None,
     first: bool,
@@ -119,7 +119,7 @@ def audit_command(
         only = replace(only, tokens=only.tokens or tokens, seed=only.seed or seed)
     begun = leading(
         (only.world_size,) if only else world_size, DEFAULT_WORLD_SIZES, print_failure,
-        world=World, interface=chosen_interface(), trace=trace,
+        world=World, interface=interface, trace=trace,
     )  # fmt: skip
     # A bar is for terminals (disable=None), not for log files.
     with begun as led, tqdm(unit="step", disable=True if is_quiet() else None) as bar:

@@ -20,7 +20,6 @@ from disteval.cli.options import (
     JSON,
     TRACE,
     Command,
-    chosen_interface,
     launcher_option,
     option,
     timeout_option,
@@ -60,6 +59,7 @@ def check_command(
     target: str | None,
     world_size: tuple[int, ...] | None,
     launcher: str | None,
+    interface: str | None,
     examples: int,
     seed: int,
     timeout: float,
@@ -95,7 +95,7 @@ def check_command(
     add_working_directory()
     begun = leading(
         world_size, DEFAULT_WORLD_SIZES, print_failure,
-        world=JudgedWorld, interface=chosen_interface(), trace=trace,
+        world=JudgedWorld, interface=interface, trace=trace,
     )  # fmt: skip
     with begun as led:
         if reason := led.why_not(target):

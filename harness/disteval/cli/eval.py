@@ -31,7 +31,6 @@ from disteval.cli.options import (
     TRACE,
     Command,
     OutputPath,
-    chosen_interface,
     counts,
     data_folder,
     is_given,
@@ -180,6 +179,7 @@ def eval_command(
     backend: str,
     world_size: int | None,
     launcher: str | None,
+    interface: str | None,
     device: str,
     batch_size: int | None,
     limit: int | None,
@@ -271,7 +271,7 @@ def eval_command(
     def begin(size: int) -> World:
         how: str | Launcher | None = launcher or ("local" if may_lose else None)
         if outer is not None:
-            how = OuterLauncher(outer, chosen_interface())
+            how = OuterLauncher(outer, interface)
         elif launcher == "ray" and device == "cuda":  # Ray shows a rank those that it has reserved
             how = RayLauncher(gpus_per_worker=1)
         return World(

@@ -17,7 +17,7 @@ from disteval.world import detect_outer_world
 RANKS, RESULTS, RESNET18 = "The ranks", "The results", "ResNet-18 on CIFAR-10"
 """Headings of shared options."""
 
-_OUTPUTS, _INTERFACE = "disteval.cli.outputs", "disteval.cli.interface"
+_OUTPUTS = "disteval.cli.outputs"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -161,26 +161,19 @@ def data_folder(data: str, download: bool) -> Path | None:
     return None
 
 
-def _remember(context: click.Context, _option: object, value: str | None) -> None:
+def _with_launcher(_context: object, _option: object, value: str | None) -> str | None:
     if value is not None and detect_outer_world() is None:
         raise UsageError(
             f"--interface {value} is for ranks that mpirun, torchrun or srun has started on "
             f"several hosts, and this process was started alone; leave the option out"
         )
-    context.meta[_INTERFACE] = value
+    return value
 
 
 INTERFACE = option(
-    "--interface", expose_value=False, callback=_remember, metavar="NAME|ADDRESS",
+    "--interface", callback=_with_launcher, metavar="NAME|ADDRESS",
     help="Rank 0's network interface for ranks of other hosts.", heading=RANKS,
 )  # fmt: skip
-"""An option whose value `chosen_interface` returns."""
-
-
-def chosen_interface() -> str | None:
-    """Return the value of ``--interface``; None if it was not given."""
-    chosen: str | None = click.get_current_context().meta.get(_INTERFACE)
-    return chosen
 
 
 def launcher_option(default: str) -> Decorator:
