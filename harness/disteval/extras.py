@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from importlib import metadata
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -40,6 +39,8 @@ def shortened(text: str) -> str:
 
 def installed_version(distribution: str) -> str:
     """Return the installed version of a distribution, or nothing if it is not installed."""
+    from importlib import metadata  # which imports email, and many commands need no version
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

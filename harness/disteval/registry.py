@@ -10,10 +10,9 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import did_you_mean, found_value
 from disteval.contract import BaseDistBackend, Capabilities
@@ -24,7 +23,12 @@ from disteval.errors import (
     UsageError,
     describe_error,
 )
-from disteval.extras import how_to_install
+from disteval.extras import how_to_install, when_used
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:
+    metadata = when_used("importlib.metadata")  # which imports email
 
 ENTRY_POINT_GROUP = "disteval.backends"
 
@@ -84,7 +88,7 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
     if entry is None and ":" in name:
         if not is_reference(name):
             raise UsageError(f"{name!r} names no class; write it as module:Class")
-        entry = EntryPoint(name, name, ENTRY_POINT_GROUP)
+        entry = metadata.EntryPoint(name, name, ENTRY_POINT_GROUP)
     if entry is None:
         raise unknown_backend(name)
     try:
@@ -112,7 +116,7 @@ def load_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBacken
         for module in cls.preload:
             importlib.import_module(module)
     except Exception as error:  # a broken library may raise any exception
-        entry = EntryPoint(name if isinstance(name, str) else cls.__name__, module, "")
+        entry = metadata.EntryPoint(name if isinstance(name, str) else cls.__name__, module, "")
         raise BackendUnavailableError(_unavailable(entry, error)) from error
     return cls
 
@@ -189,10 +193,10 @@ def add_working_directory() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def _entries() -> dict[str, EntryPoint]:
+def _entries() -> dict[str, metadata.EntryPoint]:
     # The first distribution that claims a name keeps it, ours before a third party's.
     entries = sorted(
-        entry_points(group=ENTRY_POINT_GROUP),
+        metadata.entry_points(group=ENTRY_POINT_GROUP),
         key=lambda e: not e.value.startswith("disteval_backends."),
     )
     return {entry.name: entry for entry in reversed(entries)}
@@ -235,7 +239,7 @@ def unknown_backend(name: object) -> UnknownBackendError:
     )
 
 
-def _unavailable(entry: EntryPoint, error: BaseException) -> str:
+def _unavailable(entry: metadata.EntryPoint, error: BaseException) -> str:
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in _EXTRAS:
         reason, extra = f"the package {missing!r} is not installed", _EXTRAS[missing]
