@@ -276,7 +276,7 @@ def _first_report(results: Results) -> dict[str, Any]:
         return found
     errors = {lost.rank: error for lost in results.lost if (error := lost.error) is not None}
     if len({(type(error), getattr(error, "what", str(error))) for error in errors.values()}) == 1:
-        raise next(iter(errors.values()))
+        raise errors[min(errors)]
     told = "; ".join(f"rank {lost.rank}: {lost.how}" for lost in results.lost)
     raise WorldError(
         f"no rank is left ({told}); see why the ranks were lost, and run the command again: with "

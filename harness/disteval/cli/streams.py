@@ -9,7 +9,7 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any, TextIO
+from typing import Any
 
 NOT_PRINTED = 2
 """The exit status of a command that succeeded, but whose output could not be printed."""
@@ -27,8 +27,16 @@ def printing_safely() -> Iterator[None]:
         yield  # the caller has put streams of its own in their place
         return
     _open_closed_descriptors()
-    printed, errors = _Descriptor(1), _Descriptor(2)
-    out, err = _text(printed, sys.stdout), _text(errors, sys.stderr)
+    printed = _Descriptor(1)
+    out, err = (
+        io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=getattr(replaced, "encoding", "utf-8"),
+            errors="backslashreplace",  # for what an encoding lacks
+            line_buffering=True,
+        )
+        for raw, replaced in ((printed, sys.stdout), (_Descriptor(2), sys.stderr))
+    )
     with redirect_stdout(out), redirect_stderr(err):
         try:
             yield
@@ -64,18 +72,6 @@ class _Descriptor(io.FileIO):
             except OSError as error:
                 self.failure = error
         return memoryview(data).nbytes
-
-
-def _text(raw: _Descriptor, replaced: TextIO | None) -> io.TextIOWrapper:
-    """Return a text stream with the encoding and buffering of the stream that it replaces."""
-    encoding = getattr(replaced, "encoding", "utf-8")
-    at_once = any(getattr(replaced, name, True) for name in ("line_buffering", "write_through"))
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw),
-        encoding=encoding,
-        errors="backslashreplace",  # for what an encoding lacks
-        line_buffering=at_once,
-    )
 
 
 def _open_closed_descriptors() -> None:
