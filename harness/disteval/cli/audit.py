@@ -13,19 +13,7 @@ from rich.console import Console
 from tqdm import tqdm
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.options import (
-    HTML,
-    INTERFACE,
-    JSON,
-    POSITIVE,
-    RANKS,
-    TRACE,
-    Command,
-    launcher_option,
-    option,
-    timeout_option,
-    world_sizes_option,
-)
+from disteval.cli.options import POSITIVE, RANKS, Command, judging_options, option
 from disteval.cli.tables import print_findings, print_line, print_verdict
 from disteval.cli.terminal import is_quiet, print_failure, tell, write_reports
 from disteval.errors import UsageError
@@ -61,13 +49,7 @@ STARTERS = (
     "--backend", default="torch_cpu", shell_complete=complete_backend, metavar="NAME",
     help="The backend whose group the function finds.", heading=RANKS,
 )  # fmt: skip
-@world_sizes_option("1,2,3")
-@launcher_option("the backend's")
-@INTERFACE
-@timeout_option(20.0, "Seconds that one call may take; six times as many for the first.")
-@JSON
-@HTML
-@TRACE
+@judging_options("1,2,3", "one call may take; six times as many for the first")
 def audit_command(
     target: str | None,
     backend: str,

@@ -13,18 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.options import (
-    COUNT,
-    HTML,
-    INTERFACE,
-    JSON,
-    TRACE,
-    Command,
-    launcher_option,
-    option,
-    timeout_option,
-    world_sizes_option,
-)
+from disteval.cli.options import COUNT, Command, judging_options, option
 from disteval.cli.tables import print_findings, print_line, print_verdict, table_console
 from disteval.cli.terminal import is_quiet, print_failure, write_reports
 from disteval.conformance.verdict import finding_of, reasons_of
@@ -45,16 +34,12 @@ _MESSAGE_LENGTH = 160
 @click.command("check", cls=Command)
 @click.argument("target", required=False, shell_complete=complete_backend)
 @option("--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these.")
-@option("--examples", type=COUNT, default=100, metavar="N", help="Examples of a rule and size.")
+@option(
+    "--examples", type=COUNT, default=100, metavar="N", help="Drawn examples of a rule and size."
+)
 @option("--seed", type=int, default=0, metavar="N", help="The seed of drawing.")
 @option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
-@world_sizes_option("1,2,3,5")
-@launcher_option("the one that the class names")
-@INTERFACE
-@timeout_option(20.0, "Seconds that one example may take.")
-@JSON
-@HTML
-@TRACE
+@judging_options("1,2,3,5", "one example may take")
 def check_command(
     target: str | None,
     world_size: tuple[int, ...] | None,

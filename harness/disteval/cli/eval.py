@@ -25,6 +25,7 @@ from disteval.cli.options import (
     HTML,
     INTERFACE,
     JSON,
+    LAUNCHER,
     RANKS,
     RESNET18,
     RESULTS,
@@ -34,7 +35,6 @@ from disteval.cli.options import (
     counts,
     data_folder,
     is_given,
-    launcher_option,
     option,
     timeout_option,
 )
@@ -119,7 +119,7 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
     "--world-size", type=COUNT, metavar="N", help="The number of ranks.", heading=RANKS,
     show_default=f"{DEFAULT_WORLD_SIZE}, or as mpirun or torchrun started",
 )  # fmt: skip
-@launcher_option("the backend's")
+@LAUNCHER
 @INTERFACE
 @option("--threads", type=COUNT, metavar="N", help="Computing threads of each rank.", heading=RANKS)
 @timeout_option(60.0, "Seconds without progress after which ranks are lost.")

@@ -176,20 +176,10 @@ INTERFACE = option(
 )  # fmt: skip
 
 
-def launcher_option(default: str) -> Decorator:
-    """Return the option ``--launcher``."""
-    return option(
-        "--launcher", metavar="NAME", show_default=default, heading=RANKS,
-        help="The launcher of the ranks, such as ray.",
-    )  # fmt: skip
-
-
-def world_sizes_option(default: str) -> Decorator:
-    """Return the option ``--world-size`` of commands that try several."""
-    return option(
-        "--world-size", callback=counts(), metavar="1,2,3", heading=RANKS,
-        show_default=f"{default}, or that of mpirun or torchrun", help="The world sizes to try.",
-    )  # fmt: skip
+LAUNCHER = option(
+    "--launcher", metavar="NAME", show_default="the backend's", heading=RANKS,
+    help="The launcher of the ranks, such as ray.",
+)  # fmt: skip
 
 
 def timeout_option(default: float, what: str, heading: str = RANKS) -> Decorator:
@@ -197,6 +187,27 @@ def timeout_option(default: float, what: str, heading: str = RANKS) -> Decorator
     return option(
         "--timeout", type=POSITIVE, default=default, metavar="SECONDS", help=what, heading=heading
     )
+
+
+def judging_options(sizes: str, seconds_of: str) -> Decorator:
+    """Return the options of commands that judge ranks: how they are started, and what is written.
+
+    Args:
+        sizes: The world sizes that are tried by default.
+        seconds_of: What ``--timeout`` limits.
+    """
+    world_sizes = option(
+        "--world-size", callback=counts(), metavar="1,2,3", heading=RANKS,
+        show_default=f"{sizes}, or that of mpirun or torchrun", help="The world sizes to try.",
+    )  # fmt: skip
+    timeout = timeout_option(20.0, f"Seconds that {seconds_of}.")
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for each in (TRACE, HTML, JSON, timeout, INTERFACE, LAUNCHER, world_sizes):
+            command = each(command)
+        return command
+
+    return add
 
 
 def is_given(name: str) -> bool:
