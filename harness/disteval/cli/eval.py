@@ -159,8 +159,8 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
     show_default="those that ship", help="A .safetensors or .pt file.",
 )  # fmt: skip
 @option(
-    "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", metavar="NAME",
-    help="float32 or bfloat16.", heading=RESNET18,
+    "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", heading=RESNET18,
+    help="The number format.",
 )  # fmt: skip
 @option(
     "--exact", is_flag=True, help="Compute batch normalisations instead of folding them.",
