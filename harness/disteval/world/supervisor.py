@@ -367,6 +367,11 @@ def serve(descriptor: int, leader: int, libraries: Sequence[str] = ()) -> RankTo
         for name in libraries:
             importlib.import_module(name)
         gc.freeze()  # else each collection in a rank walks, and so copies, what was imported here
+        import weakref  # which a server without libraries does not need
+
+        # Nor does a rank end, for all others, what was imported here, which torch takes long for.
+        for finalizer in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+            finalizer.atexit = False
     helper = Helper(socket.socket(fileno=descriptor), leader, prepares=bool(libraries))
     helper.tell(0, _is_safe())
     forked = helper.serve()
