@@ -159,13 +159,12 @@ class Bench:
         """
         on_rank = update_wrapper(partial(compare, function), function)
         tasks = zip(*map(_tasks, trials), strict=True)
-        examples = [trial.example for trial in trials]
-        found = self.run(on_rank, [list(task) for task in tasks], examples, delay)
+        found = self.run(on_rank, [list(task) for task in tasks], trials, delay)
         wrong = [self._differences(trial, index, found) for index, trial in enumerate(trials)]
         for trial, differences in zip(trials, wrong, strict=True):
             lines = [difference.text for difference in differences]
             if lines:
-                raise BrokenRuleError("\n".join(lines), str(trial.example), differences)
+                raise BrokenRuleError("\n".join(lines), str(trial), differences)
 
     def _differences(
         self, trial: Trial, index: int, found: Sequence[dict[int, Wrong]]

@@ -34,13 +34,9 @@ SENDS = (
 )
 RAISES = "the backend raises {} in {} ({}, line {}); its traceback says how it came there"
 PICKLE = (
-    "objects are pickled with a protocol below 5, with which NumPy's arrays arrive in the byte "
-    "order of the machine (and, below 3, some classes as older ones); pass protocol=5 to "
-    "pickle.dumps"
-)
-NATIVE = (
-    "arrays are converted to the byte order of the machine; send the array pickled, or its dtype "
-    "with it, and convert nothing"
+    "arrays arrive in the byte order of the machine, because they are converted, or pickled with a "
+    "protocol below 5 (with which, below 3, some classes become older ones, too); pass protocol=5 "
+    "to pickle.dumps, and convert nothing"
 )
 SERIALISER = (
     "objects travel in a format that knows fewer types than Python, as JSON and MessagePack do; "
@@ -232,18 +228,16 @@ def _place(frames: Sequence[Frame], cls: type) -> tuple[str, ...]:
 
 def conversion(seen: Seen) -> str:
     """Recognise a pickle protocol, or a format of fewer types, by all parts that have changed."""
-    for cause in (PICKLE, NATIVE, SERIALISER):
-        if explains_pairs(seen, lambda _, pair, cause=cause: cause in _of_pair(pair)):  # type: ignore[misc]
-            # Pickle keeps the byte order of an array with fields, by any protocol.
-            native = any(_fields_are_native(pair) for each in seen.every for pair in pairs(each))
-            return NATIVE if cause == PICKLE and native else cause
+    for cause in (PICKLE, SERIALISER):
+        if explains_pairs(seen, lambda _, pair, cause=cause: _are_all(cause, pair)):  # type: ignore[misc]
+            return cause
     return ""
 
 
-def _of_pair(pair: Pair) -> set[str]:
-    """Return the causes that would explain all differences between two objects."""
+def _are_all(cause: str, pair: Pair) -> bool:
+    """Return whether a cause would explain all differences between two objects."""
     found = [_of_leaf(*leaf) for leaf in leaves(pair.got, pair.expected)]
-    return set.intersection(*found) if found else set()
+    return bool(found) and all(cause == each for each in found)
 
 
 def leaves(got: Any, expected: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
@@ -264,13 +258,12 @@ def leaves(got: Any, expected: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
         yield from leaves(one, other, deep + 1)
 
 
-def _of_leaf(got: Any, expected: Any) -> set[str]:
-    if isinstance(got, Long):
-        return set()
+def _of_leaf(got: Any, expected: Any) -> str:
+    """Return the cause that would explain one difference, or nothing."""
     if isinstance(expected, np.ndarray):
         return _of_array(got, expected)
     if isinstance(expected, ModuleNotFoundError):
-        return {PICKLE} if type(got) is ImportError else set()
+        return PICKLE if type(got) is ImportError else ""
     zoned = isinstance(expected, datetime.datetime) and type(got) is type(expected)
     fields = getattr(expected, "__dict__", None)
     known = (
@@ -279,27 +272,17 @@ def _of_leaf(got: Any, expected: Any) -> set[str]:
         or (type(expected) in _CONTAINERS and type(got) is list and len(got) == len(expected))
         or (bool(fields) and type(got) is dict and got == fields)
     )
-    return {SERIALISER} if known else set()
+    return SERIALISER if known else ""
 
 
-def _of_array(got: Any, expected: Any) -> set[str]:
+def _of_array(got: Any, expected: Any) -> str:
     if not isinstance(got, np.ndarray):
         plain = type(got) is list and not expected.dtype.names and got == expected.tolist()
-        return {SERIALISER} if plain else set()
+        return SERIALISER if plain else ""
     laid_out = got.shape == expected.shape and got.strides == expected.strides
-    if got.dtype == expected.dtype.newbyteorder("=") != expected.dtype and laid_out:
-        swapped = np.array_equal(got, expected)
-        return {NATIVE} if expected.dtype.names else ({PICKLE, NATIVE} if swapped else set())
-    return set()
-
-
-def _fields_are_native(pair: Pair) -> bool:
-    """Return whether an array with fields has lost its byte order."""
-    return any(
-        NATIVE in _of_leaf(got, expected) and expected.dtype.names
-        for got, expected in leaves(pair.got, pair.expected)
-        if isinstance(expected, np.ndarray)
-    )
+    native = got.dtype == expected.dtype.newbyteorder("=") != expected.dtype
+    same_values = bool(expected.dtype.names) or np.array_equal(got, expected)
+    return PICKLE if native and laid_out and same_values else ""
 
 
 def cut(seen: Seen) -> str:

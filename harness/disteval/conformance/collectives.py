@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,21 +37,12 @@ class Collective(NamedTuple):
     src: int | None = None
     late: Mapping[int, float] = {}
 
-
-class _Example:
-    """The description of a trial; it is made when somebody reads it, for most pass."""
-
-    def __init__(self, collectives: Sequence[Collective]) -> None:
-        self._collectives = collectives
-
     def __str__(self) -> str:
-        return "; ".join(map(_describe, self._collectives))
-
-
-def _describe(collective: Collective) -> str:
-    sent, src, late = collective
-    what = f"gather {describe(sent)}" if src is None else f"broadcast {describe(sent)} from {src}"
-    return what + "".join(f" (rank {rank} late by {seconds:g} s)" for rank, seconds in late.items())
+        what = f"gather {describe(self.sent)}"
+        if self.src is not None:
+            what = f"broadcast {describe(self.sent)} from {self.src}"
+        late = (f" (rank {rank} late by {seconds:g} s)" for rank, seconds in self.late.items())
+        return what + "".join(late)
 
 
 def trial_of(collectives: Iterable[Collective]) -> Trial:
@@ -66,7 +57,7 @@ def trial_of(collectives: Iterable[Collective]) -> Trial:
         called.append(Collective(came, src, late))
         steps.append([(obj, src, late.get(rank, 0.0)) for rank, obj in enumerate(sent)])
     args = [list(of_rank) for of_rank in zip(*steps, strict=True)]
-    return Trial(args, [expected] * len(args), _Example(called), called)
+    return Trial(args, [expected] * len(args), collectives=called)
 
 
 def payloads(world_size: int, size: int, largest: int) -> list[Payload]:

@@ -42,10 +42,6 @@ def large_of_each(world_size: int, fills_buffers: bool) -> int:
     return min(most << 20, (together << 20) // world_size)
 
 
-def _nan_with_payload() -> Any:
-    return np.array([0x7FF8_0000_DEAD_BEEF, 0xFFF0_0000_0000_0001], dtype="<u8").view("<f8")
-
-
 ARRAYS: tuple[Any, ...] = (
     np.array(3.5),
     np.zeros((0, 3), dtype=np.float32),
@@ -57,7 +53,7 @@ ARRAYS: tuple[Any, ...] = (
     np.array([(1, 2.5)], dtype=[("index", "<i4"), ("score", ">f8")]),
     np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
     np.array(["a", "bcd"]),
-    _nan_with_payload(),
+    np.array([0x7FF8_0000_DEAD_BEEF, 0xFFF0_0000_0000_0001], dtype="<u8").view("<f8"),  # NaN
     np.float16(0.1),
 )
 

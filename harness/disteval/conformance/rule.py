@@ -80,14 +80,17 @@ class Trial(NamedTuple):
     Attributes:
         args: The argument of each rank.
         expected: The results that each rank must return, in a list.
-        example: What describes the example for people, as text.
+        example: What describes it for people; nothing where its collectives do.
         collectives: The collectives that the ranks call, where the trial is made of them.
     """
 
     args: Sequence[Any]
     expected: Sequence[list[Any]]
-    example: object
+    example: str = ""
     collectives: Sequence[Any] = ()
+
+    def __str__(self) -> str:
+        return self.example or "; ".join(map(str, self.collectives))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import connection
 from typing import Any, NamedTuple
 
 from disteval.conformance.bench import Bench
@@ -20,8 +23,6 @@ from disteval.world.collective_log import LoggedBackend
 
 _SIZES = (0, 100_000)  # a small object, and one that takes several messages
 _LATE_SECONDS = 0.05
-_MESSAGE_BYTES = 4000
-_POLL_SECONDS = 0.002
 _SPARE_SECONDS = 1.0  # in which the rank ends its child, and can say so
 _filters = threading.Lock()  # of warnings, which ranks share that are threads
 
@@ -173,50 +174,43 @@ def gather_in_a_child(backend: BaseDistBackend, task: tuple[int, float]) -> tupl
 
 def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
     """Gather in a child that ends by itself or is killed; return what it did wrong."""
-    readable, writable = os.pipe()
-    os.set_blocking(readable, False)
+    # The collective log is a file that the child shares with the rank.
+    inner = backend.inner if isinstance(backend, LoggedBackend) else backend
+    said, says = multiprocessing.Pipe(duplex=False)
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=_gather_in_child, args=(inner, says, seconds))
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a library, or of Python, that there are threads
-        child = os.fork()
-    if child == 0:
-        wrong = "ended in a way that it did not expect"
-        try:
-            # A rank that is killed can't end its child.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, seconds + _SPARE_SECONDS)
-            # The collective log is a file that the child shares with the rank.
-            inner = backend.inner if isinstance(backend, LoggedBackend) else backend
-            wrong = _wrong_in_child(inner)
-        finally:
-            os.write(writable, wrong.encode(errors="replace")[:_MESSAGE_BYTES])
-            os._exit(0)
-    os.close(writable)
-    try:
-        return _awaited(child, seconds) or os.read(readable, _MESSAGE_BYTES).decode()
-    finally:
-        os.close(readable)
-
-
-def _wrong_in_child(backend: BaseDistBackend) -> str:
-    try:
-        gathered = backend.all_gather_object("child")
-        # A child is in no group, unless the backend has put it in one.
-        right = ["child"] * backend.world_size
-    except Exception:  # the contract asks for an error of any class
+        child.start()
+    says.close()
+    with said:
+        # Its exit status is not known where SIGCHLD is ignored, or a library reaps all.
+        if not connection.wait([child.sentinel], seconds):
+            child.kill()
+            child.join()
+            return f"still waited after {seconds:g} s; it should have raised an error"
+        child.join()
+        if (status := child.exitcode or 0) < 0:
+            return f"was killed by {signal.Signals(-status).name}"
+        with suppress(EOFError):  # the library has ended it
+            return str(said.recv()) if said.poll() else ""
         return ""
-    return "" if gathered == right else f"got {describe(gathered)}"
 
 
-def _awaited(child: int, seconds: float) -> str:
-    """Wait for a child, kill it when the time is over, and return how it ended if not by itself."""
-    deadline, late = time.monotonic() + seconds, ""
+def _gather_in_child(backend: BaseDistBackend, says: connection.Connection, seconds: float) -> None:
+    wrong = "ended in a way that it did not expect"
     try:
-        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-            if time.monotonic() > deadline and not late:
-                os.kill(child, signal.SIGKILL)
-                late = f"still waited after {seconds:g} s; it should have raised an error"
-            time.sleep(_POLL_SECONDS)
-    except (ChildProcessError, ProcessLookupError):  # SIGCHLD is ignored, or a library reaps all
-        return late
-    status = os.waitstatus_to_exitcode(ended[1])
-    return late or (f"was killed by {signal.Signals(-status).name}" if status < 0 else "")
+        # A rank that is killed can't end its child.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds + _SPARE_SECONDS)
+        try:
+            gathered = backend.all_gather_object("child")
+            # A child is in no group, unless the backend has put it in one.
+            right = ["child"] * backend.world_size
+        except Exception:  # the contract asks for an error of any class
+            wrong = ""
+        else:
+            wrong = "" if gathered == right else f"got {describe(gathered)}"
+    finally:
+        says.send(wrong)
+        os._exit(0)  # without ending what the rank has

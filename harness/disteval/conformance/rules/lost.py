@@ -39,12 +39,7 @@ def check_exit(bench: Bench) -> None:
     _check_fault(bench, "exits")
 
 
-@rule(
-    "7.2",
-    "a rank is killed",
-    capability="detects_lost_ranks",
-    loses_ranks=True,
-)
+@rule("7.2", "a rank is killed", capability="detects_lost_ranks", loses_ranks=True)
 def check_kill(bench: Bench) -> None:
     """When a rank is killed, a collective is an error on all others within the bound.
 
@@ -98,13 +93,10 @@ def check_too_late(bench: Bench) -> None:
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
     with bench.fresh(timeout=bound, backend_timeout=WAIT_SECONDS) as own:
         bench.ran += 1
-        own.world.run(gather_call, *["warm up"] * world)
+        own.run(gather_call, ["warm up"] * world)
         for turn in turns:
             calls = [turn[0] if rank == late else turn[1] for rank in range(world)]
-            try:
-                found = own.world.run(gather_call, *calls)
-            except WorldError as error:
-                raise LostWorld(error, example) from error
+            found = own.run(gather_call, calls, [example])
             for rank, (call, outcome) in enumerate(zip(calls, found, strict=True)):
                 right = [(call, other) for other in range(world)]
                 # Without the late rank nothing can be right.
@@ -132,30 +124,25 @@ def _check_fault(bench: Bench, deed: str) -> None:
     guilty = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     others = [rank for rank in range(world) if rank != guilty]
     bound = WAIT_SECONDS + bench.cls.capabilities.grace
-    lost = bench.session.fresh(world, backend_timeout=WAIT_SECONDS)
-    if deed != "never calls" and not lost.own_processes:
-        lost.close()
-        raise NotApplicableError("not every rank is a separate process, which could be lost")
-    bench.ran += 1
-    # This is a separate order, because one rank may have its result before another has.
-    try:
-        lost.run(gather_once)
-    except WorldError as error:
-        lost.close()
-        example = "an all-gather, before any rank was lost"
-        if error.in_step:
-            raise BrokenRuleError(error.summary, example, error=error) from error
-        raise LostWorld(error, example) from error
     tasks = [(guilty, deed)] * world
     gone: dict[int, RankStatus] = {}
-    deadline = time.monotonic() + bound
+    with bench.fresh(backend_timeout=WAIT_SECONDS) as own:
+        lost = own.world
+        if deed != "never calls" and not lost.own_processes:
+            raise NotApplicableError("not every rank is a separate process, which could be lost")
+        bench.ran += 1
+        # This is a separate order, because one rank may have its result before another has.
+        own.run(gather_once, examples=["an all-gather, before any rank was lost"])
+        deadline = time.monotonic() + bound
 
-    def until(found: Results) -> bool:
-        gone.update({status.rank: status for status in found.lost})
-        return {*others} <= found.returned | gone.keys() or time.monotonic() > deadline
+        def until(found: Results) -> bool:
+            gone.update({status.rank: status for status in found.lost})
+            return {*others} <= found.returned | gone.keys() or time.monotonic() > deadline
 
-    found = lost.run(lose_a_rank, *tasks, on_lost=lambda _: None, until=until, grace=_GRACE_SECONDS)
-    lost.terminate()
+        found = lost.run(
+            lose_a_rank, *tasks, on_lost=lambda _: None, until=until, grace=_GRACE_SECONDS
+        )
+        lost.terminate()
     waits, ended, certain = [], [], []
     for rank in others:
         status = gone.get(rank)
