@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from disteval.audit.case import Settings
-from disteval.judging.report import Finding, Verdict, header, replay
+from disteval.judging.report import BaseReport, Finding, Verdict, header
 from disteval.text import with_sections
 
 Kind = Literal[
@@ -28,8 +27,6 @@ Kind = Literal[
 
 DEFAULT_TIMEOUT = 20.0
 """Seconds that one call may take by default."""
-
-_IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,7 @@ class LoopFinding(Finding):
 
 
 @dataclass
-class Report:
+class Report(BaseReport):
     """The report of an audit.
 
     Attributes:
@@ -115,16 +112,6 @@ class Report:
         return Verdict(word, covers, word, {"sound": 0, "wrong": 1, "not judged": 2}[word])
 
     @property
-    def verdict(self) -> str:
-        """The word of `judged`."""
-        return self.judged.word
-
-    @property
-    def exit_code(self) -> int:
-        """0 if the function is sound, 1 if it is wrong, 2 if it could not be judged."""
-        return self.judged.exit_code
-
-    @property
     def keeps_state(self) -> bool:
         """Whether earlier calls disturb later ones, so that no other case can be judged."""
         return any(found.kind == "differs from call to call" for found in self.findings)
@@ -167,22 +154,3 @@ class Report:
             "details": self.details,
             "seconds": self.seconds,
         }
-
-
-def replay_of(
-    target: str,
-    backend: str,
-    launcher: str | None,
-    settings: Settings,
-    started_by: Sequence[str] = (),
-    timeout: float = DEFAULT_TIMEOUT,
-) -> str:
-    """Return the command that tries one case alone; in Python for a function that has no name."""
-    options: dict[str, Any] = {"case": str(settings)}
-    options |= {"backend": backend} if backend != "torch_cpu" else {}
-    options |= {"launcher": launcher} if launcher else {}
-    options |= {"timeout": timeout} if timeout != DEFAULT_TIMEOUT else {}
-    if _IMPORTABLE.fullmatch(target):
-        return replay("audit", target, options, started_by)
-    settled = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"disteval.audit.audit(evaluate, {settled})"

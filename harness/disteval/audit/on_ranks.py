@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from disteval.arguments import check_function
 from disteval.audit.answers import Answer, read_result, roundings_of
@@ -23,22 +23,6 @@ from disteval.registry import load_object
 
 Evaluate = Callable[[Case], Any]
 Target = str | Evaluate
-
-
-class Call(NamedTuple):
-    """One call of the user's function on one rank.
-
-    Attributes:
-        target: The function, or ``module:function``.
-        settings: The case.
-        planted: What its samples hold.
-        folder: The folder of the world, in which ranks of this host note what they fetch.
-    """
-
-    target: Target
-    settings: Settings
-    planted: Planted
-    folder: Path
 
 
 def name_of(target: Target) -> str:
@@ -101,11 +85,15 @@ def load(target: Target) -> Evaluate:
     return function  # type: ignore[no-any-return]
 
 
-def call(backend: BaseDistBackend, what: Call) -> Answer:
-    """Call the user's function with a case; the exception that it raises is raised here."""
-    function = load(what.target)
-    fetches = Fetches(_file_of(what.folder, backend.rank))
-    case = Case(what.settings, what.planted, backend.rank, fetches)
+def call(backend: BaseDistBackend, given: tuple[Target, Settings, Planted, Path]) -> Answer:
+    """Call the user's function with a case; the exception that it raises is raised here.
+
+    Ranks of this host note what they fetch in the world's folder.
+    """
+    target, settings, planted, folder = given
+    function = load(target)
+    fetches = Fetches(_file_of(folder, backend.rank))
+    case = Case(settings, planted, backend.rank, fetches)
     joined, group = backend.is_initialized, _torch_group()
     try:
         with guarded():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from disteval.audit import broken
@@ -13,7 +14,7 @@ from disteval.audit.answers import LISTS, Answer, Result
 from disteval.audit.case import Settings
 from disteval.audit.cases import cases, in_steps, not_held
 from disteval.audit.fetches import dealt
-from disteval.audit.findings import DEFAULT_TIMEOUT, LoopFinding, Report, replay_of
+from disteval.audit.findings import DEFAULT_TIMEOUT, LoopFinding, Report
 from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
@@ -21,6 +22,7 @@ from disteval.audit.planted import KNOWN, Planted
 from disteval.audit.weights import Weights, explain, groups_of, measure
 from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
+from disteval.judging.report import replay
 from disteval.judging.retry import Try, doubt, settle
 from disteval.traces import TraceFolder
 from disteval.world import World
@@ -28,6 +30,7 @@ from disteval.world import World
 DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_SECONDS = 300.0
 
+_IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
 _NO_CASE = "no case has what the function assumes; try other world sizes"
 _IDS = (
     "the function is right where ids are positions, as they are not here; one that needs that must "
@@ -35,8 +38,9 @@ _IDS = (
 )
 
 
+@dataclass(eq=False)
 class Audit:
-    """One audit of one function; see `audit` for the arguments.
+    """One audit of one function; see `audit` for the other arguments.
 
     Args:
         only: The one case to try; None stands for all.
@@ -47,37 +51,33 @@ class Audit:
         on_step: Called after each step, with the steps that are done and all; a case is one or two.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        world_sizes: Sequence[int] = DEFAULT_WORLD_SIZES,
-        backend: str = "torch_cpu",
-        launcher: str | None = None,
-        tokens: bool = False,
-        seed: int = 0,
-        timeout: float = DEFAULT_TIMEOUT,
-        seconds: float = DEFAULT_SECONDS,
-        *,
-        only: Settings | None = None,
-        first: bool = False,
-        led: World | None = None,
-        trace: TraceFolder | None = None,
-        started_by: Sequence[str] = (),
-        on_finding: Callable[[LoopFinding], None] = lambda _: None,
-        on_step: Callable[[int, int], None] = lambda _done, _total: None,
-    ) -> None:
-        self.report = Report(name_of(target), backend)
-        self._sizes, self._tokens, self._seed = sorted(set(world_sizes)), tokens, seed
-        self._launcher, self._seconds, self._only, self._first = launcher, seconds, only, first
-        self._started_by = started_by
-        self._calls = Calls(target, backend, launcher, timeout, led, trace)
+    target: Target
+    world_sizes: Sequence[int] = DEFAULT_WORLD_SIZES
+    backend: str = "torch_cpu"
+    launcher: str | None = None
+    tokens: bool = False
+    seed: int = 0
+    timeout: float = DEFAULT_TIMEOUT
+    seconds: float = DEFAULT_SECONDS
+    _: KW_ONLY
+    only: Settings | None = None
+    first: bool = False
+    led: World | None = None
+    trace: TraceFolder | None = None
+    started_by: Sequence[str] = ()
+    on_finding: Callable[[LoopFinding], None] = lambda _: None
+    on_step: Callable[[int, int], None] = lambda _done, _total: None
+
+    def __post_init__(self) -> None:
+        self.report = Report(name_of(self.target), self.backend)
+        self._calls = Calls(
+            self.target, self.backend, self.launcher, self.timeout, self.led, self.trace
+        )
         self._references: dict[Planted, Result | None] = {}
-        self._alone = led is None or led.world_size == 1
         self._breaks = broken.Breaks()
         self._earlier: dict[Settings, Judgement] = {}
         self._notes = Notes()
         self._perhaps_alone: dict[int, tuple[Settings, Planted]] = {}  # by world size
-        self._on_finding, self._on_step = on_finding, on_step
         self._told: list[LoopFinding] = []
         self._doubts: list[tuple[LoopFinding, Callable[[], Try[LoopFinding]], str]] = []
 
@@ -86,29 +86,30 @@ class Audit:
         begin = time.monotonic()
         report = self.report
         try:
-            first = self._only.world_size if self._only else self._sizes[0]
-            self._calls.session.world(first)
+            self._calls.session.world(self.only.world_size if self.only else min(self.world_sizes))
             report.assumes = self._calls.assumes
-            steps = self._steps()
+            sizes = sorted({*self.world_sizes})
+            chosen = cases(sizes, report.assumes, tokens=self.tokens, seed=self.seed)
+            steps = in_steps([self.only] if self.only else chosen)
             for done, (settings, again) in enumerate(steps):
                 if again and report.cases[settings] != "right":
                     continue
                 disturbed = self._breaks.expects(settings, bool(report.counts["right"]))
-                if self._calls.are_lost or report.keeps_state or disturbed:
+                if self._calls.session.is_lost() or report.keeps_state or disturbed:
                     report.cases[settings] = "skipped"
-                elif time.monotonic() - begin > self._seconds:
+                elif time.monotonic() - begin > self.seconds:
                     report.cases[settings] = "out of time"
                 else:
-                    report.cases[settings] = self._again(settings) if again else self._try(settings)
+                    report.cases[settings] = self._try(settings, again)
                 self._announce()
-                self._on_step(done + 1, len(steps))
-                enough = self._first and report.findings and not self._fails_everywhere
+                self.on_step(done + 1, len(steps))
+                enough = self.first and report.findings and not self._fails_everywhere
                 if report.reason or enough:
                     break
             self._try_alone()
             self._settle()
         finally:
-            self._calls.close()
+            self._calls.session.close()
             report.seconds = time.monotonic() - begin
         self._conclude()
         return report
@@ -119,30 +120,28 @@ class Audit:
         for finding in self.report.findings:
             if finding not in [*self._told, *in_doubt] and not self._fails_everywhere:
                 self._told.append(finding)
-                self._on_finding(finding)
+                self.on_finding(finding)
 
     def _settle(self) -> None:
         """Call once more where ranks were lost or late, which a busy machine may have caused."""
         report, doubts, self._doubts = self.report, self._doubts, []
         for finding, again, said in doubts:
-            if self._fails_everywhere and not self._only:
+            if self._fails_everywhere and not self.only:
                 return
-            found = settle(Try(finding, said), again if self._calls.session.can_start else None)
+            can_start = self._calls.session.can_start
+            settled, why = settle(Try(finding, said), again if can_start else None)
             at = report.findings.index(finding)
-            if found.not_judged:
-                del report.findings[at]
+            report.findings[at : at + 1] = [] if why else [settled]
+            if why:
                 report.cases[finding.settings] = "skipped"
-                told = f"{finding.title}: {finding.sentence}; {found.not_judged}"
-                report.reason = report.reason or f"{told}; again: {finding.replay}"
-            else:
-                message = f"{finding.message}\n{found.twice}"
-                report.findings[at] = replace(finding, message=message)
+                told = f"{finding.title}: {finding.sentence}; {why}; again: {finding.replay}"
+                report.reason = report.reason or told
         self._announce()
 
     def _conclude(self) -> None:
         """Say why the function could not be judged, if it could not, and what to know besides."""
         report = self.report
-        if self._fails_everywhere and not self._only:
+        if self._fails_everywhere and not self.only:
             found = report.findings[0]
             report.reason = f"the function fails in every case: {found.sentence}"
             report.details = found.details
@@ -150,25 +149,20 @@ class Audit:
         report.warnings += self._notes.of_results()
         if not report.findings:
             report.warnings += self._notes.of_calls()
-            missing = report.left_out(self._seconds) if report.cases else _NO_CASE
+            missing = report.left_out(self.seconds) if report.cases else _NO_CASE
             report.reason = report.reason or self._notes.nothing_compared or missing
-        if self._only and (missed := not_held(self._only, report.assumes)):
+        if self.only and (missed := not_held(self.only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
 
-    def _steps(self) -> list[tuple[Settings, bool]]:
-        if self._only is not None:
-            return in_steps([self._only])
-        assumes = self.report.assumes
-        return in_steps(cases(self._sizes, assumes, tokens=self._tokens, seed=self._seed))
+    def _try(self, settings: Settings, again: bool) -> str:
+        """Call the function in one case, and return the outcome.
 
-    def _try(self, settings: Settings) -> str:
-        """Call the function in one case, and return the outcome."""
-        outcome, self._earlier[settings] = self._call(settings)
-        return outcome
-
-    def _again(self, settings: Settings) -> str:
-        """Call the function with other planted numbers, and with those of the first call again."""
-        outcome, judgement = self._call(settings, inverted=True)
+        Again means with other planted numbers, and with those of the first call once more.
+        """
+        outcome, judgement = self._call(settings, inverted=again)
+        if not again:
+            self._earlier[settings] = judgement
+            return outcome
         if outcome == "right":
             outcome, judgement = self._call(settings)
         if outcome == "right" and (changed := changed_since(self._earlier[settings], judgement)):
@@ -200,7 +194,7 @@ class Audit:
         self._notes.add(settings, judgement, answers)
         # With fewer samples a library may have filled the batches of all ranks with them.
         is_enough = settings.size >= settings.world_size * settings.batch_size > 1
-        if (is_enough or self._only) and may_be_alone(settings, answers):
+        if (is_enough or self.only) and may_be_alone(settings, answers):
             self._perhaps_alone.setdefault(settings.world_size, (settings, planted))
         return "right", judgement
 
@@ -208,7 +202,7 @@ class Audit:
         """Find out whether each rank counted all samples alone, where nothing else was wrong."""
         for settings, planted in self._perhaps_alone.values():
             judged = not (self.report.findings or self.report.reason)
-            if not judged or self._notes.nothing_compared or self._calls.are_lost:
+            if not judged or self._notes.nothing_compared or self._calls.session.is_lost():
                 return
             self._calls.limits.hurry = True
             if found := counted_alone(self._calls, settings, planted, self._reference):
@@ -221,7 +215,8 @@ class Audit:
     ) -> Result | None:
         """Return the result of one rank in one batch, if a name's truth is not known."""
         names = {name for answer in answers for name in answer.result or ()}
-        if not self._alone or names <= {*KNOWN, *LISTS}:
+        # Ranks that somebody else has started are as many as they are.
+        if names <= {*KNOWN, *LISTS} or (self.led and self.led.world_size > 1):
             return None
         if planted not in self._references:
             alone = settings.with_one_rank()
@@ -242,7 +237,9 @@ class Audit:
     ) -> None:
         """Find out more about wrong results, unless a smaller case has shown the same."""
         known = self.report.findings
-        if not known and self._is_right_otherwise(settings, planted, was_fresh):
+        if not known and not was_fresh:  # then it may be right in new processes, or the next time
+            self._calls.renew(settings.world_size)
+        if not known and self._is_right(settings, planted):
             for problem in judgement.problems:
                 sentence = (
                     f"{problem.sentence}, and right in another call with the same samples, so the "
@@ -259,7 +256,7 @@ class Audit:
             p for p in judgement.problems if p.name not in named or p.kind != "weighted wrongly"
         ]
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
-        weights = measure(self._calls, settings, planted, weighed, hurry=self._only is None)
+        weights = measure(self._calls, settings, planted, weighed, hurry=self.only is None)
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]
@@ -270,14 +267,8 @@ class Audit:
             else:
                 self._add(dealt(problem, fetched, settings.size), settings, planted)
 
-    def _is_right_otherwise(self, settings: Settings, planted: Planted, was_fresh: bool) -> bool:
-        """Return whether the same call is right in new processes, or the next time."""
-        if not was_fresh:
-            self._calls.renew(settings.world_size)
-        return self._is_right(settings, planted)
-
     def _is_right(self, settings: Settings, planted: Planted) -> bool:
-        if self._calls.are_lost:
+        if self._calls.session.is_lost():
             return False
         try:
             answers = self._calls(settings, planted)
@@ -333,17 +324,13 @@ class Audit:
         if settings.ids and planted is not None:
             numbered = replace(settings, ids=False), replace(planted, other_ids=False)
             sentence += f"; {_IDS}" if self._is_right(*numbered) else ""
-        again = replay_of(
-            report.target, report.backend, self._launcher, settings, self._started_by,
-            self._calls.limits.of_replay(problem.kind == "hangs"),
-        )  # fmt: skip
         finding = LoopFinding(
             title=problem.kind,
             where=str(settings),
             sentence=sentence,
             message=error.summary if error else "",
             evidence=error.evidence if error else (),
-            replay=again,
+            replay=self._replay(settings, problem.kind == "hangs"),
             name=problem.name,
             settings=settings,
             weights=tuple(map(float, weights)),
@@ -351,3 +338,15 @@ class Audit:
         )
         report.findings.append(finding)
         return finding
+
+    def _replay(self, settings: Settings, hung: bool) -> str:
+        """Return the command that tries one case alone; in Python for a function without a name."""
+        target, timeout = self.report.target, self._calls.limits.of_replay(hung)
+        options: dict[str, Any] = {"case": str(settings)}
+        options |= {"backend": self.backend} if self.backend != "torch_cpu" else {}
+        options |= {"launcher": self.launcher} if self.launcher else {}
+        options |= {"timeout": timeout} if timeout != DEFAULT_TIMEOUT else {}
+        if _IMPORTABLE.fullmatch(target):
+            return replay("audit", target, options, self.started_by)
+        settled = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"disteval.audit.audit(evaluate, {settled})"

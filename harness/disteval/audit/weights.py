@@ -141,24 +141,18 @@ def explain(
     is_accuracy = problem.name == "accuracy"
     by_tokens = problem.name == "loss" and planted.tokens
     measured, fair = found.weights, planted.fair_weights(problem.name)
-    if found.beyond > _COARSE * fair.max() and (measured > found.beyond).all():
-        return problem._replace(
-            sentence=f"{problem.sentence}; with planted samples of which none counts for anything "
-            f"it is {show(found.beyond)} instead of 0: what is no sample counts, such as the rows "
-            f"that fill a batch up"
-        )
-    if found.beyond > _COARSE * fair.max() and np.allclose(measured, found.beyond):
-        return problem._replace(
-            sentence=f"{problem.sentence}; it is {show(found.beyond)} whichever sample alone "
-            f"counts, and also if none does, so it is a constant or the result of another call, "
-            f"which may be kept in a file{', or wrong predictions count as right' * is_accuracy}"
-        )
-    if found.beyond > _COARSE * fair.max():
-        return problem._replace(
-            sentence=f"{problem.sentence}; with planted samples of which none counts for anything "
-            f"it is {show(found.beyond)} instead of 0, so something counts that should not"
-            f"{', such as a wrong prediction' * is_accuracy}"
-        )
+    if (beyond := found.beyond) > _COARSE * fair.max():
+        why = f"with planted samples of which none counts for anything it is {show(beyond)} instead"
+        if (measured > beyond).all():
+            why += " of 0: what is no sample counts, such as the rows that fill a batch up"
+        elif np.allclose(measured, beyond):
+            why = f"it is {show(beyond)} whichever sample alone counts, and also if none does, so "
+            why += "it is a constant or the result of another call, which may be kept in a file"
+            why += ", or wrong predictions count as right" * is_accuracy
+        else:
+            why += " of 0, so something counts that should not"
+            why += ", such as a wrong prediction" * is_accuracy
+        return problem._replace(sentence=f"{problem.sentence}; {why}")
     nothing = np.isnan(measured)  # the mean of no samples
     off = np.where(nothing, fair, np.abs(measured - fair))
     if not (off > _COARSE * fair.max()).any():

@@ -9,7 +9,7 @@ from math import ceil
 
 from disteval.audit.answers import Answer
 from disteval.audit.case import Settings
-from disteval.audit.on_ranks import Call, Target, call, prepare
+from disteval.audit.on_ranks import Target, call, prepare
 from disteval.audit.planted import Planted
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.judging.session import Session
@@ -124,7 +124,7 @@ class Calls:
         world, fresh = self.session.world(size), self.is_fresh(size)
         self._called.add(size)
         each = [planted] * size if isinstance(planted, Planted) else planted
-        calls = [Call(self._target, settings, one, world.folder) for one in each]
+        calls = [(self._target, settings, one, world.folder) for one in each]
         begin = time.monotonic()
         try:
             found = world.run(call, *calls, timeout=self.limits.of(fresh))
@@ -140,11 +140,6 @@ class Calls:
         """Whether ranks that are started here have the environment of torchrun."""
         return self.session.can_start and self.session.cls.library == "torch"
 
-    @property
-    def are_lost(self) -> bool:
-        """Whether ranks that a launcher has started are lost, so that no call can follow."""
-        return self.session.is_lost()
-
     def is_fresh(self, world_size: int) -> bool:
         """Return whether the function was not called yet in the present world of that size."""
         return world_size not in self._called
@@ -153,10 +148,6 @@ class Calls:
         """End the world of that size, so that the next call finds another."""
         self._called.discard(world_size)
         self.session.renew(world_size)
-
-    def close(self) -> None:
-        """End every world that was started here."""
-        self.session.close()
 
     def _prepare(self, world: World) -> None:
         """Have every rank import the function; in torchrun's environment, where that is ours."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from queue import SimpleQueue
@@ -245,20 +245,23 @@ class _Check:
             for rule in job.rules:
                 if self.stopped:  # what ends the ranks now is not the backend
                     return
-                if declared or (self.given_up and not self._was_tried(size, rule)):
+                if declared or self.given_up:
                     outcome = "unsupported" if declared else "error"
-                    self._take(Result.of(rule, size, outcome, declared or self.given_up))
+                    self._take(Result.of(rule, size, outcome, declared or self.given_up), False)
                     continue
                 this = self._try(rule, session, size)
                 if self.stopped:
                     return
                 no_start = this.result.outcome == "error" and this.doubt
                 in_a_row = in_a_row + 1 if session.is_lost(size) or no_start else 0
-                reason = _reason_to_give_up(in_a_row, size, session.can_start)
-                self.given_up = self.given_up or reason
+                # Ranks that a launcher has started already can be lost only once.
+                if in_a_row >= (2 if session.can_start else 1) and not self.given_up:
+                    rules = f"{in_a_row} rules in a row" if session.can_start else "one rule"
+                    lost_at = f"ended in a lost world or a timeout at world size {size}"
+                    self.given_up = f"not run: {rules} {lost_at}"
                 if this.doubt and session.can_start:
                     self.doubts[size, rule.number] = rule, this
-                    self._take(this.result, replay=False)
+                    self._take(this.result, False)
                 else:
                     self._take(_settled(this, None))
 
@@ -273,17 +276,12 @@ class _Check:
         return try_rule(rule, bench)
 
     def _take(self, result: Result, replay: bool = True) -> None:
-        """Take a result; one that may be settled otherwise has no command yet that replays it."""
-        tried = result.outcome in ("failed", "error") and result.message != self.given_up
-        if tried and replay:
+        """Take a result; one that was not tried, or may be settled otherwise, has no replay."""
+        if replay and result.outcome in ("failed", "error"):
             result.replay = self.report.replay(result)
         self.results[result.world_size, result.id] = result
         if self.on_result is not None:
             self.on_result(result)
-
-    def _was_tried(self, size: int, rule: Rule) -> bool:
-        result = self.results.get((size, rule.number))
-        return result is not None and result.message != self.given_up
 
     def settle_doubts(self) -> None:
         """Try each rule again whose failure is in doubt, alone and in new ranks.
@@ -299,15 +297,6 @@ class _Check:
             if result.outcome == "failed":
                 broken.add(number)
             self._take(result)
-
-
-def _reason_to_give_up(count: int, size: int, others: bool) -> str:
-    """Return why no more rules are tried after that many lost worlds in a row; empty to go on."""
-    # Ranks that a launcher has started already can be lost only once.
-    if count < (2 if others else 1):
-        return ""
-    rules = f"{count} rules in a row" if others else "one rule"
-    return f"not run: {rules} ended in a lost world or a timeout at world size {size}"
 
 
 def check_rule(rule: Rule, bench: Bench) -> Result:
@@ -327,11 +316,8 @@ def check_rule(rule: Rule, bench: Bench) -> Result:
 
 
 def _settled(first: Try[Result], again: Callable[[], Try[Result]] | None) -> Result:
-    found = settle(first, again)
-    if found.not_judged:
-        return found.result.not_judged(found.not_judged)
-    result = found.result
-    return replace(result, message=f"{result.message}\n{found.twice}") if found.twice else result
+    result, why = settle(first, again)
+    return result.not_judged(why) if why else result
 
 
 def try_rule(rule: Rule, bench: Bench) -> Try[Result]:

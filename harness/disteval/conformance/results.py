@@ -12,7 +12,7 @@ from disteval.conformance.rule import RULES, Rule
 from disteval.conformance.rules.template import applies
 from disteval.conformance.verdict import judge, order
 from disteval.contract import BaseDistBackend
-from disteval.judging.report import Verdict, header, replay
+from disteval.judging.report import BaseReport, Verdict, header, replay
 
 DEFAULT_TIMEOUT = 20.0
 
@@ -79,7 +79,7 @@ class Result:
 
 
 @dataclass
-class Report:
+class Report(BaseReport):
     """The report of a check of a backend.
 
     Attributes:
@@ -107,30 +107,8 @@ class Report:
 
     @cached_property
     def judged(self) -> Verdict:
-        """The verdict, of all results."""
+        """The verdict of all results; see `disteval.conformance.verdict.judge`."""
         return judge(map(vars, self.rules), contract(self.cls), self.single_rank)
-
-    @property
-    def verdict(self) -> str:
-        """``broken`` if a rule failed; ``conformant`` if every required rule holds.
-
-        ``incomplete`` if no rule failed, and a required one was not asked for or not judged at two
-        world sizes. See `disteval.conformance.verdict.judge`.
-        """
-        return self.judged.word
-
-    @property
-    def covers(self) -> str:
-        """The verdict for people, which says what it covers: a sentence without its subject."""
-        return self.judged.covers
-
-    @property
-    def exit_code(self) -> int:
-        """0 if all rules that were asked for hold, 1 if one failed, 2 if one was not judged.
-
-        It is 2 also if no rule could be tried.
-        """
-        return self.judged.exit_code
 
     @property
     def single_rank(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -63,6 +64,25 @@ class Verdict(NamedTuple):
     short: str
     exit_code: int
     left_out: str = ""
+
+
+class BaseReport(ABC):
+    """What the reports of checks and audits have in common."""
+
+    @property
+    @abstractmethod
+    def judged(self) -> Verdict:
+        """The verdict."""
+
+    @property
+    def verdict(self) -> str:
+        """The word of the verdict, see `Verdict`."""
+        return self.judged.word
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status of the command, see `Verdict`."""
+        return self.judged.exit_code
 
 
 class Line(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from disteval.errors import WorldError, describe_error
 from disteval.world.postmortem import first_line
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Any)  # a data class with a message
 
 _TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
 _NOT_AGAIN = (
@@ -49,33 +49,21 @@ def doubt(error: WorldError) -> str:
     return first_line(str(error)) if in_doubt else ""
 
 
-@dataclass(frozen=True)
-class Settled(Generic[R]):
-    """What counts of a try.
+def settle(first: Try[R], again: Callable[[], Try[R]] | None) -> tuple[R, str]:
+    """Return the result that counts, and why it is not judged; nothing if it is.
 
-    Attributes:
-        result: The result that counts.
-        not_judged: Why it is no failure, and nothing else either; empty if it was judged.
-        twice: What is to be said of a failure that was tried twice.
-    """
-
-    result: R
-    not_judged: str = ""
-    twice: str = ""
-
-
-def settle(first: Try[R], again: Callable[[], Try[R]] | None) -> Settled[R]:
-    """Return what counts of a try: what was in doubt has to fail again, or else is not judged.
+    What was in doubt has to fail again, and then its message says both; or else it is not judged.
 
     Args:
         first: The try.
         again: Tries it in new ranks; None if no others can be started.
     """
     if not first.doubt:
-        return Settled(first.result)
+        return first.result, ""
     if again is None:
-        return Settled(first.result, not_judged=f"{first.doubt}; {_NO_OTHER_RANKS}")
+        return first.result, f"{first.doubt}; {_NO_OTHER_RANKS}"
     second = again()
     if not (second.failed or second.doubt):
-        return Settled(first.result, not_judged=f"{first.doubt}; {_NOT_AGAIN}")
-    return Settled(second.result, twice=f"failed twice; the first time: {first.doubt}")
+        return first.result, f"{first.doubt}; {_NOT_AGAIN}"
+    said = f"{second.result.message}\nfailed twice; the first time: {first.doubt}"
+    return replace(second.result, message=said), ""
