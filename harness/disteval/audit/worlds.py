@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from disteval.audit.answers import Answer
@@ -76,6 +77,7 @@ class Limits:
         self._longest[fresh] = max(self._longest[fresh], seconds)
 
 
+@dataclass(eq=False)
 class Calls:
     """Calls of a user's function on ranks, which stay up from case to case.
 
@@ -93,20 +95,18 @@ class Calls:
         assumes: What the function assumes, once it was imported.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        backend: str,
-        launcher: str | None,
-        timeout: float,
-        led: World | None = None,
-        trace: TraceFolder | None = None,
-    ) -> None:
-        self._target, self._timeout = target, timeout
-        self.limits, self.assumes = Limits(timeout), ()
+    target: Target
+    backend: str
+    launcher: str | None
+    timeout: float
+    led: World | None = None
+    trace: TraceFolder | None = None
+
+    def __post_init__(self) -> None:
+        self.limits, self.assumes = Limits(self.timeout), ()
         self.session: Session[World] = Session(
-            backend, World, launcher=launcher, timeout=max(timeout, 20.0), trace=trace, led=led,
-            prepare=self._prepare,
+            self.backend, World, launcher=self.launcher, timeout=max(self.timeout, 20.0),
+            trace=self.trace, led=self.led, prepare=self._prepare,
         )  # fmt: skip
         self._called: set[int] = set()
 
@@ -124,7 +124,7 @@ class Calls:
         world, fresh = self.session.world(size), self.is_fresh(size)
         self._called.add(size)
         each = [planted] * size if isinstance(planted, Planted) else planted
-        calls = [(self._target, settings, one, world.folder) for one in each]
+        calls = [(self.target, settings, one, world.folder) for one in each]
         begin = time.monotonic()
         try:
             found = world.run(call, *calls, timeout=self.limits.of(fresh))
@@ -152,7 +152,7 @@ class Calls:
     def _prepare(self, world: World) -> None:
         """Have every rank import the function; in torchrun's environment, where that is ours."""
         try:
-            packed(self._target)
+            packed(self.target)
         except Exception as error:  # pickling runs code of any class
             raise UsageError(
                 f"the function can't be sent to the ranks ({describe_error(error)}); write it into "
@@ -160,8 +160,8 @@ class Calls:
             ) from error
         size, port = world.world_size, _free_port() if self.as_torchrun else ""
         of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
-        given = [(self._target, variables) for variables in of_rank]
-        self.assumes = world.run(prepare, *given, timeout=max(self._timeout, 60.0))[0]
+        given = [(self.target, variables) for variables in of_rank]
+        self.assumes = world.run(prepare, *given, timeout=max(self.timeout, 60.0))[0]
         self._called.discard(size)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from disteval.conformance.fingerprint import digest
 from disteval.conformance.rule import BrokenRuleError, LostWorld, Trial
 from disteval.conformance.world import JudgedWorld
 from disteval.conformance.wrong import Difference, Wrong, compare
+from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
 from disteval.judging.session import Session
 
@@ -20,51 +22,38 @@ _REMEMBERED = 40
 _MOST_WRONG = 400
 
 
+@dataclass(eq=False)
 class Bench:
     """The ranks of the backend under test, and the number of examples to try.
 
-    Args:
+    Attributes:
         session: The worlds of the backend.
         world_size: The number of ranks.
         examples: The number of drawn examples for each rule.
         random_seed: The seed of drawing.
         sizes: All world sizes of the check, where they are known.
         own: The world of these ranks; None stands for the session's present one.
-
-    Attributes:
-        session: See above.
         cls: The backend's class.
-        world_size: The number of ranks.
-        sizes: See above.
         ran: The number of examples tried so far.
         observed: Lines in which a check describes what the ranks did, also if it passes.
         wrong: The wrong results of all examples so far.
     """
 
-    def __init__(
-        self,
-        session: Session[JudgedWorld],
-        world_size: int,
-        examples: int = 100,
-        random_seed: int = 0,
-        *,
-        sizes: Sequence[int] = (),
-        own: JudgedWorld | None = None,
-    ) -> None:
-        self.session, self._own = session, own
-        self.cls, self.world_size = session.cls, world_size
-        self.sizes = sizes
-        self.examples = examples
-        self.ran = 0
-        self.observed: list[str] = []
-        self.wrong: list[Difference] = []
-        self.random_seed = random_seed
-        self._called: deque[Any] = deque(maxlen=_REMEMBERED)
+    session: Session[JudgedWorld]
+    world_size: int
+    examples: int = 100
+    random_seed: int = 0
+    _: KW_ONLY
+    sizes: Sequence[int] = ()
+    own: JudgedWorld | None = None
+    cls: type[BaseDistBackend] = field(init=False)
+    ran: int = field(default=0, init=False)
+    observed: list[str] = field(default_factory=list, init=False)
+    wrong: list[Difference] = field(default_factory=list, init=False)
 
-    def anew(self) -> Bench:
-        """Return a bench of the same ranks, on which nothing was tried yet."""
-        size, examples, seed = self.world_size, self.examples, self.random_seed
-        return Bench(self.session, size, examples, seed, sizes=self.sizes, own=self._own)
+    def __post_init__(self) -> None:
+        self.cls = self.session.cls
+        self._called: deque[Any] = deque(maxlen=_REMEMBERED)
 
     @property
     def is_smallest(self) -> bool:
@@ -74,7 +63,7 @@ class Bench:
     @property
     def world(self) -> JudgedWorld:
         """The ranks, in step; others if those of the session were lost."""
-        return self._own or self.session.world(self.world_size)
+        return self.own or self.session.world(self.world_size)
 
     @contextmanager
     def fresh(self, **options: Any) -> Iterator[Bench]:
@@ -92,10 +81,10 @@ class Bench:
         Args:
             backend_timeout: As for `disteval.World`, for ranks that may be lost.
         """
-        if self._own is None:
+        if self.own is None:
             self.session.join_again(self.world_size)
         else:
-            self._own.join(self.session.backend, backend_timeout)
+            self.own.join(self.session.backend, backend_timeout)
 
     def run(
         self,

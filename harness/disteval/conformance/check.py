@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from queue import SimpleQueue
@@ -241,7 +241,8 @@ class _Check:
         """Check the backend against the rules of one job, at its world size."""
         size, in_a_row = job.size, 0
         declared = self.report.single_rank if size > 1 else ""
-        with self._session() as session:
+        bench = self._bench(size)
+        with bench.session as session:
             for rule in job.rules:
                 if self.stopped:  # what ends the ranks now is not the backend
                     return
@@ -249,7 +250,7 @@ class _Check:
                     outcome = "unsupported" if declared else "error"
                     self._take(Result.of(rule, size, outcome, declared or self.given_up), False)
                     continue
-                this = self._try(rule, session, size)
+                this = try_rule(rule, bench)
                 if self.stopped:
                     return
                 no_start = this.result.outcome == "error" and this.doubt
@@ -265,15 +266,10 @@ class _Check:
                 else:
                     self._take(_settled(this, None))
 
-    def _session(self) -> Judged:
-        session = self.new_session()
+    def _bench(self, size: int) -> Bench:
+        session, report = self.new_session(), self.report
         self.sessions.append(session)
-        return session
-
-    def _try(self, rule: Rule, session: Judged, size: int) -> Try[Result]:
-        report = self.report
-        bench = Bench(session, size, report.examples, report.seed, sizes=self.sizes)
-        return try_rule(rule, bench)
+        return Bench(session, size, report.examples, report.seed, sizes=self.sizes)
 
     def _take(self, result: Result, replay: bool = True) -> None:
         """Take a result; one that was not tried, or may be settled otherwise, has no replay."""
@@ -292,8 +288,9 @@ class _Check:
         for (size, number), (rule, first) in sorted(self.doubts.items()):
             result = first.result
             if number not in broken:
-                with self._session() as session:
-                    result = _settled(first, partial(self._try, rule, session, size))
+                bench = self._bench(size)
+                with bench.session:
+                    result = _settled(first, partial(try_rule, rule, bench))
             if result.outcome == "failed":
                 broken.add(number)
             self._take(result)
@@ -309,9 +306,9 @@ def check_rule(rule: Rule, bench: Bench) -> Result:
 
     def again() -> Try[Result]:
         bench.session.close()
-        return try_rule(rule, bench.anew())
+        return try_rule(rule, bench)
 
-    first = try_rule(rule, bench.anew())
+    first = try_rule(rule, bench)
     return _settled(first, again if bench.session.can_start else None)
 
 
@@ -326,6 +323,7 @@ def try_rule(rule: Rule, bench: Bench) -> Try[Result]:
     Raises:
         WorldError: A world of the backend does not start, and no rank was lost.
     """
+    bench = replace(bench)  # on which nothing was tried yet
     result, said = Result.of(rule, bench.world_size), ""
     begin = time.monotonic()
     try:

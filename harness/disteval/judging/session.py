@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -134,54 +134,53 @@ def _dismiss(led: Led[Any], exit_code: int) -> None:
     release(led.world, exit_code)
 
 
+@dataclass(eq=False)
 class Session(Generic[W]):
     """The present world of one backend at each size, and another one after it was lost.
 
     Args:
         backend: A registered name, ``module:Class``, or a class that the ranks can import.
-        world: The class of the worlds.
+        kind: The class of the worlds.
         launcher: How to start the ranks; None stands for the launcher that the class names.
         timeout: As for `World`.
         threads: As for `World`.
         trace: As for `World`.
         led: Ranks that a launcher has started, to be used instead of starting any.
         prepare: Called with each world before it is used at its size.
-
-    Attributes:
-        backend: See above.
-        name: The name of the backend, as it was given.
-        can_start: Whether other ranks can be started, so that the present ones may be lost.
     """
 
-    def __init__(
-        self,
-        backend: str | type[BaseDistBackend],
-        world: type[W],
-        *,
-        launcher: str | None = None,
-        timeout: float = 20.0,
-        threads: int | None = None,
-        trace: TraceFolder | None = None,
-        led: W | None = None,
-        prepare: Callable[[W], object] = lambda _: None,
-    ) -> None:
-        self.backend = backend
-        self.name = backend if isinstance(backend, str) else backend.__name__
-        self.can_start, self._led = led is None, led
-        self._class, self._prepare = world, prepare
-        self._options: dict[str, Any] = {"launcher": launcher, "timeout": timeout}
-        self._options |= {"threads": threads, "trace": trace}
+    backend: str | type[BaseDistBackend]
+    kind: type[W]
+    _: KW_ONLY
+    launcher: str | None = None
+    timeout: float = 20.0
+    threads: int | None = None
+    trace: TraceFolder | None = None
+    led: W | None = None
+    prepare: Callable[[W], object] = lambda _: None
+
+    def __post_init__(self) -> None:
         self._present: dict[int, W] = {}
         self._started: list[W] = []
         self._stopped = False
-        if led is not None:
-            led.timeout = timeout
+        if self.led is not None:
+            self.led.timeout = self.timeout
+
+    @property
+    def name(self) -> str:
+        """The name of the backend, as it was given."""
+        return self.backend if isinstance(self.backend, str) else self.backend.__name__
+
+    @property
+    def can_start(self) -> bool:
+        """Whether other ranks can be started, so that the present ones may be lost."""
+        return self.led is None
 
     @cached_property
     def cls(self) -> type[BaseDistBackend]:
         """The backend's class; led ranks import it all at once, as some libraries want."""
-        if self._led is not None:
-            self._led.load(self.backend)
+        if self.led is not None:
+            self.led.load(self.backend)
         return get_backend_class(self.backend)
 
     def world(self, size: int) -> W:
@@ -193,11 +192,11 @@ class Session(Generic[W]):
         """
         world = self._present.get(size)
         if world is None or not world.is_open:
-            world = self._present[size] = self.fresh(size) if self._led is None else self._led
+            world = self._present[size] = self.fresh(size) if self.led is None else self.led
             try:
-                if self._led is not None:
+                if self.led is not None:
                     self._join(size)
-                self._prepare(world)
+                self.prepare(world)
             except BaseException:
                 self.renew(size)
                 raise
@@ -210,20 +209,22 @@ class Session(Generic[W]):
             size: The number of ranks.
             **options: Options of `World`, in place of the session's.
         """
-        world = self._class(self.cls, size, **self._options | options)
+        given: dict[str, Any] = {"launcher": self.launcher, "timeout": self.timeout}
+        given |= {"threads": self.threads, "trace": self.trace}
+        world = self.kind(self.cls, size, **given | options)
         self._started.append(world)
         if self._stopped:
             self.stop()
         return world
 
     def _join(self, size: int) -> None:
-        assert self._led is not None
-        if self._led.world_size != size:
+        assert self.led is not None
+        if self.led.world_size != size:
             raise UsageError(
-                f"world size {size}, but this job has {self._led.world_size} ranks, no more and no "
+                f"world size {size}, but this job has {self.led.world_size} ranks, no more and no "
                 f"fewer"
             )
-        self._led.join(self.backend)
+        self.led.join(self.backend)
 
     def join_again(self, size: int) -> None:
         """Have the ranks of the present world leave their group, and join another one."""
@@ -233,7 +234,7 @@ class Session(Generic[W]):
 
     def is_lost(self, size: int | None = None) -> bool:
         """Return whether the present world of that size was lost; without a size, led ranks."""
-        world = self._led if size is None else self._present.get(size)
+        world = self.led if size is None else self._present.get(size)
         return world is not None and not world.is_open
 
     def renew(self, size: int) -> None:
@@ -242,7 +243,7 @@ class Session(Generic[W]):
         Ranks that a launcher has started stay, and join another group.
         """
         world = self._present.pop(size, None)
-        if world is not None and self._led is None:
+        if world is not None and self.led is None:
             with suppress(WorldError):
                 world.terminate()
 
@@ -258,7 +259,7 @@ class Session(Generic[W]):
             world = self._present.pop(each, None)
             if world is None or not world.is_open:
                 continue
-            if self._led is None:
+            if self.led is None:
                 world.close()
             else:
                 # What was to be judged is; the world itself says that it is lost.
