@@ -6,7 +6,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,6 @@ class Settings:
         words += ["shuffle"] * self.shuffle + ["tokens"] * self.tokens + ["ids"] * self.ids
         words += [f"seed={self.seed}"] * (self.seed != 0)
         return ",".join(words)
-
-    def with_one_rank(self) -> Settings:
-        """Return the same samples for one rank, in one batch, without loader workers."""
-        whole = max(self.size, 1)
-        return replace(self, world_size=1, batch_size=whole, num_workers=0, shuffle=False)
 
 
 class Fetches:

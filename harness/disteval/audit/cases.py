@@ -72,7 +72,9 @@ def cases(
         seed: The seed of the drawn cases and of what is planted.
     """
     divisible = "divisible" in assumes
-    sizes = _whole_rounds(world_sizes) if divisible else _SMALL_SIZES
+    # In whole rounds every rank has as many full batches.
+    whole = sorted({r * w * b for r, w, b in product(_ROUNDS, world_sizes, _SMALL_BATCHES)})
+    sizes = whole if divisible else _SMALL_SIZES
     small = [
         Settings(size, batch_size, world_size)
         for size, batch_size, world_size in product(sizes, _SMALL_BATCHES, sorted(world_sizes))
@@ -140,12 +142,6 @@ def parse(text: str) -> Settings:
         "ids" in words,
         found.get("seed", 0),
     )
-
-
-def _whole_rounds(world_sizes: Sequence[int]) -> list[int]:
-    """Return the numbers of samples with which every rank has as many full batches."""
-    found = {r * w * b for r, w, b in product(_ROUNDS, world_sizes, _SMALL_BATCHES)}
-    return sorted(found)
 
 
 def _otherwise_read(small: Sequence[Settings]) -> Iterator[Settings]:

@@ -111,21 +111,6 @@ class Report(BaseReport):
         covers += f", in {self.seconds:.0f} s"
         return Verdict(word, covers, word, {"sound": 0, "wrong": 1, "not judged": 2}[word])
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether earlier calls disturb later ones, so that no other case can be judged."""
-        return any(found.kind == "differs from call to call" for found in self.findings)
-
-    def left_out(self, seconds: float) -> str:
-        """Return what to say of cases for which there was no time; an empty text without any."""
-        late = self.counts["out of time"]
-        if not late:
-            return ""
-        return (
-            f"{late} of {len(self.cases)} cases could not be tried within {seconds:g} s; allow "
-            f"more seconds, or try fewer world sizes"
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {

@@ -95,7 +95,9 @@ class Audit:
                 if again and report.cases[settings] != "right":
                     continue
                 disturbed = self._breaks.expects(settings, bool(report.counts["right"]))
-                if self._calls.session.is_lost() or report.keeps_state or disturbed:
+                # Where earlier calls disturb later ones no other case can be judged.
+                disturbed |= any(f.kind == "differs from call to call" for f in report.findings)
+                if self._calls.session.is_lost() or disturbed:
                     report.cases[settings] = "skipped"
                 elif time.monotonic() - begin > self.seconds:
                     report.cases[settings] = "out of time"
@@ -149,7 +151,12 @@ class Audit:
         report.warnings += self._notes.of_results()
         if not report.findings:
             report.warnings += self._notes.of_calls()
-            missing = report.left_out(self.seconds) if report.cases else _NO_CASE
+            missing = "" if report.cases else _NO_CASE
+            if late := report.counts["out of time"]:
+                missing = (
+                    f"{late} of {len(report.cases)} cases could not be tried within "
+                    f"{self.seconds:g} s; allow more seconds, or try fewer world sizes"
+                )
             report.reason = report.reason or self._notes.nothing_compared or missing
         if self.only and (missed := not_held(self.only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
@@ -219,7 +226,10 @@ class Audit:
         if names <= {*KNOWN, *LISTS} or (self.led and self.led.world_size > 1):
             return None
         if planted not in self._references:
-            alone = settings.with_one_rank()
+            alone = replace(
+                settings, world_size=1, batch_size=max(settings.size, 1), num_workers=0,
+                shuffle=False,
+            )  # fmt: skip
             try:
                 answers = self._calls(alone, planted)
             except WorldError:  # what has no reference is noted

@@ -166,11 +166,9 @@ def explain(
     kind: Kind = "weighted wrongly"
     division = _OF_TOKENS if by_tokens else _DIVISION
     sample, where = int(off.argmax()), division if times.max() < 2 else ""
-    if (
-        noted
-        and times.max() > 1
-        and _is_close(measured, _counted(times, fair, problem.name), tolerance)
-    ):
+    counted = _counted(times, fair, problem.name) if times.max() > 1 else fair
+    alike = np.allclose(measured, counted, rtol=tolerance, atol=tolerance / len(fair))
+    if times.max() > 1 and alike:
         kind, sample = "counted twice", int(times.argmax())
         where = "it was dealt out more than once and each time counted"
     elif len(lost):
@@ -225,10 +223,6 @@ def _counted(times: Weights, fair: Weights, name: str) -> Weights:
     """Return the weights of samples of which each was counted so many times."""
     shares = fair * times
     return shares if name == "sum" else shares / shares.sum()
-
-
-def _is_close(one: Weights, other: Weights, tolerance: float) -> bool:
-    return bool(np.allclose(one, other, rtol=tolerance, atol=tolerance / len(one)))
 
 
 def _repeated(
