@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import Distribution, distributions
@@ -37,8 +36,7 @@ def _has(found: Distribution, file: Path, module: str) -> bool:
     """Return whether a distribution has installed a module's file, or the same package."""
     root = file.parents[module.count(".") + (file.stem == "__init__")]
     name = file.relative_to(root).as_posix()
-    recorded = [line.partition(",")[0] for line in (found.read_text("RECORD") or "").splitlines()]
-    base = _base(found)
+    recorded, base = _recorded(found), _base(found)
     if name not in recorded or root == base:
         return name in recorded
     package = f"{module.partition('.')[0]}/"
@@ -56,16 +54,15 @@ def _is_editable(found: Distribution, file: Path, module: str) -> bool:
     top = module.partition(".")[0]
     if top in (found.read_text("top_level.txt") or "").split():
         return file.is_relative_to(source)
-    names = [Path(root, *module.split(".")) for root in _roots(found)]
+    links = [_base(found) / name for name in _recorded(found) if name.endswith(".pth")]
+    added = [path for link in links for path in link.read_text(encoding="utf-8").splitlines()]
+    names = [Path(root, *module.split(".")) for root in added]
     return file.with_suffix("") in names or file.parent in names
 
 
-def _roots(found: Distribution) -> Iterator[str]:
-    """Yield the folders that the ``.pth`` files of a distribution add to ``sys.path``."""
-    for line in (found.read_text("RECORD") or "").splitlines():
-        name = line.partition(",")[0]
-        if name.endswith(".pth"):
-            yield from (_base(found) / name).read_text(encoding="utf-8").splitlines()
+def _recorded(found: Distribution) -> list[str]:
+    """Return the names of the files that a distribution has installed."""
+    return [line.partition(",")[0] for line in (found.read_text("RECORD") or "").splitlines()]
 
 
 def _base(found: Distribution) -> Path:
