@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -103,17 +104,21 @@ def _by_field(samples: list[Any], field: str) -> Any:
     """Return a batch of samples that are dicts or tuples, as one with a batch in each field."""
     first = next(each for each in samples if isinstance(each, Mapping | tuple))
     kind: Any = Mapping if isinstance(first, Mapping) else tuple
-    names = [*first] if kind is Mapping else None
-    for each in samples:
-        is_alike = type(each) is type(first) or isinstance(each, kind)
-        if is_alike and (len(each) == len(first) if names is None else [*each] == names):
-            continue  # without a look at the set of the names, which takes long
-        if not is_alike or names is None or {*names} != {*each}:
-            raise _different(first, each, field)
-    parts = {
-        name: collate([each[name] for each in samples], f"{field}[{name!r}]")
-        for name in (first if kind is Mapping else range(len(first)))
-    }
+    names = [*first] if kind is Mapping else [*range(len(first))]
+    # Of dicts of one length, a name that one lacks is found when its field is taken.
+    if {*map(type, samples)} != {dict} or len({*map(len, samples)}) > 1:
+        for each in samples:
+            is_alike = isinstance(each, kind) and len(each) == len(names)
+            if not is_alike or (kind is Mapping and {*names} != {*each}):
+                raise _different(first, each, field)
+    parts = {}
+    for name in names:
+        try:
+            values = [each[name] for each in samples]
+        except KeyError:
+            other = next(each for each in samples if name not in each)
+            raise _different(first, other, field) from None
+        parts[name] = collate(values, f"{field}[{name!r}]")
     if kind is Mapping:
         return parts
     return type(first)(*parts.values()) if hasattr(first, "_fields") else tuple(parts.values())
@@ -211,8 +216,8 @@ def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
             batch = collate(given, picked.filled_up[: len(given)])
         else:
             batch = collate(given)
-        now, before = [*map(id, given)], [*map(id, samples)]
-        if now != before and sorted(now) == sorted(before):
+        is_other = len(given) == len(samples) and any(map(is_not, given, samples))
+        if is_other and sorted(map(id, given)) == sorted(map(id, samples)):
             raise UsageError(_MOVED)
         if batch is None:
             raise UsageError("collate returned None; it must return the batch")

@@ -28,8 +28,7 @@ from disteval.identity import without_gaps
 from disteval.metrics.arrays import kind_of
 
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None)})
-_STRING = frozenset({str})
-_PLAIN = _ATOMS - _STRING  # a text may be the path of a file
+_PLAIN = _ATOMS - {str}  # a text may be the path of a file
 _SHORT = 512
 _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType)
 _DEEPEST = 100
@@ -71,8 +70,8 @@ def snapshot(sample: Any) -> bytes:
         IncomparableError: A part of the sample can't be taken apart.
     """
     # As most samples are, each of which is taken apart:
-    if type(sample) is dict and _STRING.issuperset(map(type, names := tuple(sample))):
-        values, tag = _tagged(names)
+    if type(sample) is dict and (known := _tagged(tuple(sample))) is not None:
+        values, tag = known
         parts = values(sample)
         if not _PLAIN.issuperset(map(type, parts)):
             parts = tuple([plain(part, (id(sample),)) for part in parts])
@@ -83,13 +82,17 @@ def snapshot(sample: Any) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _tagged(names: tuple[str, ...]) -> tuple[Callable[[Any], tuple[Any, ...]], bytes]:
+def _tagged(names: tuple[Any, ...]) -> tuple[Callable[[Any], tuple[Any, ...]], bytes] | None:
     """Return what takes a dict's values in the order of its keys, and 8 bytes about these.
 
-    They are kept, for most samples have the same keys.
+    They are kept, for most samples have the same keys. None stands for keys that are no texts.
     """
-    order = tuple(sorted(names))
-    tag = blake2b(marshal.dumps(order, _VERSION), digest_size=8).digest()
+    if not all(isinstance(name, str) for name in names):
+        return None
+    order = tuple(sorted(names, key=str.__str__))
+    # As exact texts, to which those of a subclass are equal here:
+    texts = tuple(map(str.__str__, order))
+    tag = blake2b(marshal.dumps(texts, _VERSION), digest_size=8).digest()
     if len(order) > 1:
         return itemgetter(*order), tag
     return lambda values: tuple(map(values.__getitem__, order)), tag
@@ -142,11 +145,10 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _plain_dict(value: dict[Any, Any], inside: tuple[int, ...]) -> Any:
-    names = tuple(value)
-    if not _STRING.issuperset(map(type, names)):  # a subclass's would be taken for theirs
+    if (known := _tagged(tuple(value))) is None:
         pairs = (_bytes_of((key, part), inside) for key, part in value.items())
         return "items", tuple(sorted(pairs))
-    values, tag = _tagged(names)
+    values, tag = known
     return "dict", tag, tuple([plain(part, inside) for part in values(value)])
 
 

@@ -218,13 +218,14 @@ def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> l
             taken += map(noted, found)
         return found
     read: list[Any] = []
-    for number in numbers:
-        try:
-            read.append(samples[number])
+    number = -1
+    try:
+        for number in numbers:
+            read.append(sample := samples[number])
             if taken is not None:
-                taken.append(noted(read[-1]))
-        except Exception as error:
-            raise SampleError(number, f"could not be read: {describe_error(error)}") from error
+                taken.append(noted(sample))
+    except Exception as error:
+        raise SampleError(number, f"could not be read: {describe_error(error)}") from error
     return read
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, certify, prove
+from disteval.coverage import Certificate, prove
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.identity import check_same, digest_of, text
@@ -249,7 +249,7 @@ class BaseMetric(ABC):
 
     def _counted(self) -> tuple[int, Certificate | None]:
         """Return the number of rows, and the proof of their samples; None if these have no ids."""
-        return len(self._results), certify(self._ids.all().ids) if self._ids.samples else None
+        return len(self._results), self._ids.certificate()
 
     def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
         name = type(self).__name__
@@ -379,7 +379,7 @@ class SummableMetric(BaseMetric):
         return self.from_sums(reduce(add_sums, map(as_array, sums)), sum(lengths))
 
     def _counted(self) -> tuple[int, Certificate | None]:
-        return self.__length, super()._counted()[1]
+        return self.__length, self._ids.certificate()
 
     def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
         do, rank = f"sum up {type(self).__name__}", backend.rank

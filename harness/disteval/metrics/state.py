@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from disteval.coverage import describe_faults, name_some
+from disteval.coverage import MASK, Certificate, certify, describe_faults, name_some
 from disteval.errors import CoverageError, UsageError, describe_error
 from disteval.metrics.arrays import Array, Mask, Numbers, to_numpy
 
@@ -54,7 +54,7 @@ class Ids:
 
     def __init__(self, are_kept: bool = True) -> None:
         self._are_kept = are_kept
-        self.samples = self.rows = 0
+        self.samples = self.rows = self._mixed = 0
         self._parts = [NO_IDS]
 
     def check(self, ids: Any, rows: int, collected: int) -> SampleRows | None:
@@ -95,9 +95,18 @@ class Ids:
     def add(self, checked: SampleRows | None) -> None:
         """Add the ids that `check` returned."""
         if checked is not None and self._are_kept:
+            proof = certify(checked.ids)
             self._parts.append(checked)
-            self.samples += len(checked.ids)
+            self.samples += proof.counted
             self.rows += int(checked.rows.sum())
+            self._mixed += proof.mixed
+
+    def certificate(self) -> Certificate | None:
+        """Return the proof of all ids, as it was made when they were added; None if there are none.
+
+        So proving them takes the same time for any number.
+        """
+        return Certificate(self.samples, self._mixed & MASK) if self.samples else None
 
     def all(self) -> SampleRows:
         """Return all ids, in the order in which they were added, and the rows of each."""
