@@ -320,21 +320,6 @@ def test_a_group_refuses_one_metric_under_two_names() -> None:
         MetricGroup({"a": mean, "b": mean}, "non_dist")
 
 
-class Forgetful(Mean):
-    """A metric whose author forgot a line."""
-
-    def __init__(self) -> None:
-        self.mine = 1
-
-
-def test_a_metric_of_ones_own_is_told_to_call_the_base() -> None:
-    metric = Forgetful()
-    for use in (lambda: metric.add([1.0]), metric.compute):
-        with pytest.raises(UsageError, match=r"Forgetful.*super\(\).__init__"):
-            use()
-    assert not hasattr(metric, "unknown")
-
-
 class Inexact(SummableMetric):
     """A metric whose sums are not those of any other order."""
 

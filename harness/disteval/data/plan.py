@@ -139,12 +139,6 @@ class Plan:
         rows = filled_rows(len(ids), self._batch_size, self._step)
         return Picked(ids, len(ids) if counts else 0, rows, number)
 
-    def samples(self, number: int) -> int:
-        """Return how many samples one of the batches has."""
-        if self._order is None and self._is_done is None:
-            return min(self._batch_size, self._size - number * self._batch_size)
-        return len(self.unit(number).indices)
-
     def _by_length(
         self, lengths: npt.NDArray[np.int64], by: ByLength, numbers: Indices | None
     ) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import SHARD_BITS, Elements
-from disteval.data.shards import ShardedStream
-from disteval.data.sources import Shards, WholeStream
 from disteval.errors import UsageError
 
 _FRESH = (
@@ -22,40 +19,17 @@ _ALIKE = (
 )
 
 
-class StreamNote(NamedTuple):
-    """What one rank says about the stream that it has read.
-
-    Attributes:
-        lengths: The number of elements of each part that this rank has read to its end.
-        contents: The digest of all elements; None if no other rank reads the same ones, or where
-            elements can't be compared.
-    """
-
-    lengths: Mapping[int, int]
-    contents: int | None
-
-
-def note_of(stream: WholeStream | Shards) -> StreamNote:
-    """Return what this rank says about a stream."""
-    contents = None if stream.elements is None else stream.elements.total()
-    return StreamNote(stream.lengths, contents)
-
-
-def settings_of(sharded: ShardedStream | None) -> str:
-    """Return what ranks must agree on before they read a stream."""
-    if sharded is None:
-        return "a stream"
-    return f"{len(sharded.shards)} shards {sharded.names}"
-
-
 def check_streams(
-    notes: Sequence[StreamNote], stream: WholeStream | Shards, backend: BaseDistBackend
+    notes: Sequence[tuple[Mapping[int, int], int | None]],
+    elements: Elements,
+    backend: BaseDistBackend,
 ) -> int:
     """Check that all ranks have read the same stream; every rank must call it.
 
     Args:
-        notes: What each rank says, by rank.
-        stream: This rank's stream.
+        notes: The number of elements of each part that a rank has read, and the digest of all, by
+            rank.
+        elements: Those of this rank.
         backend: The backend that joins the ranks. It is used only where streams differ.
 
     Returns:
@@ -65,11 +39,11 @@ def check_streams(
         UsageError: On every rank, when streams differ. It says from which element on they differ,
             as exactly as is known.
     """
-    first = notes[0]
+    lengths, contents = notes[0]
     for rank, note in enumerate(notes):
-        if stream.elements is not None and note != first:
-            raise UsageError(_different_elements(rank, stream, backend))
-    return 0 if first.contents is None else sum(first.lengths.values())
+        if note != notes[0]:
+            raise UsageError(_different_elements(rank, elements, backend))
+    return 0 if contents is None else sum(lengths.values())
 
 
 def check_has_elements(lengths: Mapping[int, int]) -> None:
@@ -90,8 +64,7 @@ def runs_of_elements(lengths: Mapping[int, int]) -> list[range]:
     ]
 
 
-def _different_elements(rank: int, stream: WholeStream | Shards, backend: BaseDistBackend) -> str:
-    elements = stream.elements or Elements()
+def _different_elements(rank: int, elements: Elements, backend: BaseDistBackend) -> str:
     sums = {**elements.sums(), elements.count: elements.total()}
     gathered = backend.all_gather_object((elements.count, sums))
     (size, one), (other_size, other) = gathered[0], gathered[rank]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from disteval.data.contents import SHARD_BITS, SWITCH, Elements, is_on, noted, t
 from disteval.data.digests import snapshot
 from disteval.data.length_of import ByLength, length_of_sample
 from disteval.data.lengths import gather_lengths
-from disteval.data.loading import Loader
+from disteval.data.loading import Loader, called_ahead
 from disteval.data.plan import Batch, Indices, Picked, Plan, filled_rows
 from disteval.data.samples import Sized
 from disteval.data.shards import ShardedStream
@@ -127,11 +127,7 @@ class Source(Protocol):
         ...
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
-        """Yield the batches of some units."""
-        ...
-
-    def give_up(self) -> None:
-        """Let no rank wait for this one, which has failed."""
+        """Yield the batches of some units; if it is closed before its end, no rank waits for it."""
         ...
 
     def close(self) -> None:
@@ -188,12 +184,9 @@ class Indexed:
                 f"{self._length} at the beginning; do not change it while it is evaluated"
             )
 
-    def give_up(self) -> None:
-        """Do nothing: no rank waits for another one."""
-
     def samples_of(self, units: Units) -> int:
         """Return how many samples some units have."""
-        return sum(self._plan.samples(unit) for unit, _ in units)
+        return sum(len(self._plan.unit(unit).indices) for unit, _ in units)
 
     def close(self) -> None:
         """End the workers."""
@@ -240,14 +233,15 @@ class _Streamed:
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
         """Yield batches, see `Source`; with workers, a thread reads one ahead."""
-        batches = self._batches(units)
-        return _one_ahead(batches) if self._form.workers else batches
+        with closing(self._batches(units)) as batches:
+            if not self._form.workers:
+                yield from batches
+                return
+            with closing(called_ahead(repeat(partial(next, batches, None)), 1, 1)) as coming:
+                yield from iter(partial(next, coming), None)
 
     def _batches(self, units: Units) -> Generator[Batch, None, None]:
         raise NotImplementedError
-
-    def give_up(self) -> None:
-        """Do nothing: no rank waits for another one."""
 
     def close(self) -> None:
         """Close the stream if it is not the user's."""
@@ -323,6 +317,13 @@ class _Streamed:
         finally:
             if shard is not None and hasattr(shard, "close"):
                 shard.close()
+
+    @property
+    def described(self) -> str:
+        """What ranks must agree on before they read the stream."""
+        if self.sharded is None:
+            return "a stream"
+        return f"{len(self.sharded.shards)} shards {self.sharded.names}"
 
     @property
     def _place(self) -> str:
@@ -407,27 +408,23 @@ class ShardsInStep(Shards):
     def __init__(self, samples: ShardedStream, form: Form, backend: BaseDistBackend) -> None:
         super().__init__(samples, form, backend.world_size)
         self._backend = backend
-        self._is_due = True  # whether the other ranks wait for this one
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
         """Yield batches, see `Source`; every rank must call it."""
+        are_waiting = True  # the other ranks, for this one
         with closing(super().read(units)) as batches:
-            while True:
-                batch = next(batches, None)
-                found = self._told(batch is not None)
-                if None in found or not any(found):  # a rank has failed, or all are done
-                    return
-                self._is_due = True
-                yield batch or self._padding()
-
-    def give_up(self) -> None:
-        """Tell the ranks that wait for this one that it has failed."""
-        if self._is_due:
-            self._told(None)
-
-    def _told(self, what: bool | None) -> list[bool | None]:
-        self._is_due = False
-        return self._backend.all_gather_object(what)
+            try:
+                while True:
+                    batch = next(batches, None)
+                    are_waiting = False
+                    found = self._backend.all_gather_object(batch is not None)
+                    if None in found or not any(found):  # a rank has failed, or all are done
+                        return
+                    are_waiting = True
+                    yield batch or self._padding()
+            finally:
+                if are_waiting:
+                    self._backend.all_gather_object(None)  # this one has failed
 
     def _padding(self) -> Batch:
         assert self.sharded is not None
@@ -464,17 +461,6 @@ def source_of(
             return ShardsInStep(stream, form, backend)
         return Shards(stream, form, backend.world_size)
     return WholeStream(stream, form, backend.world_size, is_own=is_function)
-
-
-def _one_ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
-    with (
-        closing(batches),
-        ThreadPoolExecutor(1, thread_name_prefix="disteval-loading") as pool,
-    ):
-        coming = pool.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = pool.submit(next, batches, None)
-            yield batch
 
 
 def _iterator(source: Any, function: str) -> Iterator[Any]:

@@ -370,7 +370,6 @@ def run(work: Work, schedule: Schedule, report: Progress, total: int | None) -> 
                     loop.commit()
                 loop.place = "reading"
     except BaseException as error:
-        schedule.source.give_up()
         if loop.is_whole and loop.place != "committing":
             schedule.keep(loop.commit)
         if not isinstance(error, Exception):

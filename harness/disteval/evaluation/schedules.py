@@ -19,7 +19,7 @@ from disteval.arguments import check_choice, check_count
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
 from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
-from disteval.data.same_streams import check_streams, note_of
+from disteval.data.same_streams import check_streams
 from disteval.data.sources import Indexed, Shards, Source
 from disteval.errors import HarnessError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, gathered, on_rank_0
@@ -201,23 +201,26 @@ class Fixed:
         since = self._since if stored else ""
         if self._result is not None:
             return Completed(outcome_of(self._result), backend.world_size, stored, since)
-        stream = None if work.stream is None else note_of(work.stream)
+        elements = None if work.stream is None else work.stream.elements
+        stream: tuple[Any, ...] = ()
+        if work.stream is not None and elements is not None:
+            stream = (work.stream.lengths, elements.total()), work.canary.digest
         # Rank 0 computes, so its own parts stay where they are.
         parts = () if failure or not self.rank else tuple(part.plain() for part in self._parts)
         padded = self.seen - sum(part.certificate.counted for part in self._parts)
-        outputs = b"" if stream is None else work.canary.digest
         with traces.span("metric", "gather"):
-            notes = gathered(backend, (parts, padded, stream, outputs), failure)
+            notes = gathered(backend, (parts, padded, stream), failure)
         compared = 0
-        if work.stream is not None:
-            compared = check_streams([note for _, _, note, _ in notes], work.stream, backend)
-            work.canary.compare_first(work, [digest for *_, digest in notes])
+        if elements is not None:
+            read, outputs = zip(*(note for *_, note in notes), strict=True)
+            compared = check_streams(read, elements, backend)
+            work.canary.compare_first(work, outputs)
         every = [*self._parts, *(Part.of(part) for others, *_ in notes for part in others)]
         with traces.span("metric", "compute"):
             outcome = self._finished(finish, every)
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
-        padded = sum(each for _, each, *_ in notes)
+        padded = sum(each for _, each, _ in notes)
         return Completed(outcome, backend.world_size, stored, since, padded, compared)
 
     def _finished(self, finish: Finish, parts: Sequence[Part]) -> Outcome:

@@ -16,7 +16,6 @@ from disteval.contract import BaseDistBackend
 from disteval.data.contents import CONTENTS, Look, is_on
 from disteval.data.plan import Batch
 from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
-from disteval.data.same_streams import settings_of
 from disteval.data.samples import Sized, open_samples
 from disteval.data.sources import Indexed, Shards, Source, WholeStream, source_of
 from disteval.errors import UsageError
@@ -119,7 +118,7 @@ class Work:
                 self.target.format if isinstance(self.target, Predictions) else None,
             **self.evaluated, **self.weights,
             "the number of samples":
-                settings_of(self.stream.sharded) if self.stream else self.source.size,
+                self.stream.described if self.stream else self.source.size,
         }  # fmt: skip
         begin_totals(task.metrics, backend)  # last: what fails before leaves them as they were
 

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from copy import copy
 from functools import reduce, wraps
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -112,16 +112,6 @@ class BaseMetric(ABC):
         self.dist_collect_mode = dist_collect_mode
         self._backend = dist_backend
         self.reset()
-
-    if not TYPE_CHECKING:  # or every attribute would seem to exist
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("_backend", "_results", "_ids", "dist_collect_mode", "dataset_meta"):
-                raise UsageError(
-                    f"{type(self).__name__} has no {name} yet; call super().__init__() in its "
-                    f"__init__, before anything is added"
-                )
-            return super().__getattribute__(name)  # raises AttributeError as always
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let errors of a class's ``add`` name the metric, and samples by their ids."""

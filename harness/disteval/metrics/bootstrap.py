@@ -13,7 +13,6 @@ from disteval.coverage import GAMMA, mix
 from disteval.errors import UsageError
 from disteval.metrics.arrays import Array, Floats, Numbers
 from disteval.metrics.base import Rows, SummableMetric, Sums
-from disteval.metrics.weighted import Weighted
 from disteval.metrics.wrapper import Wrapper, row_sums
 
 _TIMES = np.repeat(np.arange(9, dtype=np.uint8), (24109, 24109, 12056, 4018, 1005, 200, 33, 5, 1))
@@ -109,10 +108,7 @@ class Bootstrap(Wrapper):
         for at in range(0, len(column), _BLOCK):
             some = slice(at, at + _BLOCK)
             times = self._times(ids[some])
-            if isinstance(self.metric, Weighted):
-                single = self.metric.row_sums(rows[some])
-            else:
-                single = row_sums(self.metric, rows[some])
+            single = row_sums(self.metric, rows[some])
             sums[:, single.places] += _products(single.values, single.of_row, times).astype(kind)
             counts[:, 0] += times.sum(axis=0).astype(np.int64)
         sums = sums.reshape(-1, *first.shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from disteval.errors import UsageError
 from disteval.metrics.arrays import Array, Floats, refuse
 from disteval.metrics.base import Rows, Sums
 from disteval.metrics.exact import float64_of, quotient
-from disteval.metrics.wrapper import RowSums, Wrapper, row_sums
+from disteval.metrics.wrapper import Wrapper, row_sums
 
 _RANGE = 256
 _BITS = 53
@@ -74,19 +73,6 @@ class Weighted(Wrapper):
         whole = np.full_like(plain[:1], weights.sum(), dtype=object)
         parts = [weighted.reshape(plain.shape), plain.astype(object), whole]
         return np.concatenate(parts)
-
-    def row_sums(self, rows: Rows) -> RowSums:
-        """Sum each of N rows by itself; faster than `wrapper.row_sums`, as weights differ."""
-        shape, places, values, of_row = row_sums(self.metric, rows["row"])
-        size, whole = math.prod(shape), math.prod(shape[1:])
-        weights = _units(rows["value"])[:, None]
-        plain = values.astype(object)[of_row]
-        return RowSums(
-            (2 * shape[0] + 1, *shape[1:]),
-            np.concatenate([places, places + size, 2 * size + np.arange(whole)]),
-            np.concatenate([plain * weights, plain, np.repeat(weights, whole, axis=1)], axis=1),
-            np.arange(len(rows)),
-        )
 
     def from_sums(self, sums: Sums, size: int) -> Any:
         """Compute the metric's result from its weighted sums."""

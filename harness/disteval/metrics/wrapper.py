@@ -79,13 +79,11 @@ class RowSums(NamedTuple):
     """The sums of single rows, without those that are 0 for every row.
 
     Attributes:
-        shape: The shape of the sums.
         places: Which of the flattened sums are kept, shape (U,).
         values: The sums of D distinct rows, shape (D, U): int64 or Python integers.
         of_row: Which of the D rows each row is, shape (N,).
     """
 
-    shape: tuple[int, ...]
     places: Numbers
     values: Array
     of_row: Numbers
@@ -97,7 +95,7 @@ def row_sums(metric: SummableMetric, rows: Rows) -> RowSums:
     found = [metric.sums_of(rows[at : at + 1]) for at in first]
     places = np.unique(np.concatenate([np.flatnonzero(sums) for sums in found]))
     values = np.array([sums.reshape(-1)[places] for sums in found])
-    return RowSums(found[0].shape, places, values, of_row)
+    return RowSums(places, values, of_row)
 
 
 def _distinct(rows: Rows) -> tuple[Any, Any]:

@@ -95,20 +95,17 @@ class Table(NamedTuple):
 
     def rows(self) -> Iterator[Any]:
         """Yield each row as NumPy arrays, numbers and objects, in the form of the outputs."""
-        names = [field.name for field in self.fields]
-        for values in zip(*(column.values for column in self.columns), strict=True):
-            if self.form == "one":
-                yield values[0]
-            else:
-                yield values if self.form == "tuple" else dict(zip(names, values, strict=True))
+        return map(self._formed, zip(*(column.values for column in self.columns), strict=True))
 
     def outputs(self) -> Any:
         """Return the rows as outputs, whose arrays are NumPy's."""
-        values = [column.values for column in self.columns]
+        return self._formed(tuple(column.values for column in self.columns))
+
+    def _formed(self, values: tuple[Any, ...]) -> Any:
         if self.form == "one":
             return values[0]
         names = [field.name for field in self.fields]
-        return tuple(values) if self.form == "tuple" else dict(zip(names, values, strict=True))
+        return values if self.form == "tuple" else dict(zip(names, values, strict=True))
 
 
 def table_of(ids: Ids, outputs: Any) -> Table:

@@ -9,36 +9,28 @@ import base64
 import io
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from disteval.data.predictions.columns import ID, Column, Field, Form, Table
+from disteval.data.predictions.columns import ID, Column, Field, Table
 from disteval.errors import UsageError
 from disteval.extras import needs
 
-
-class Layout(Protocol):
-    """What a format must know to read the files of a part."""
-
-    @property
-    def form(self) -> Form: ...  # noqa: D102
-    @property
-    def fields(self) -> Sequence[Field]: ...  # noqa: D102
-    @property
-    def block_rows(self) -> int: ...  # noqa: D102
-    @property
-    def offsets(self) -> Sequence[int]: ...  # noqa: D102
+if TYPE_CHECKING:
+    from disteval.data.predictions.parts import PartFile
 
 
-class Format(Protocol):
+class Format(ABC):
     """A way to write a table to files, and to read blocks of its rows."""
 
     def check(self) -> None:
         """Raise LibraryMissingError if a package is missing."""
 
+    @abstractmethod
     def encode(self, table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
         """Return the files' bytes by their suffix, and the offsets of blocks if they are needed.
 
@@ -46,20 +38,18 @@ class Format(Protocol):
             UsageError: The format can't hold the table.
         """
 
-    def decode(self, stem: Path, part: Layout, block: int) -> Table:
+    @abstractmethod
+    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
         """Read a block; ``stem`` is the path of the files without their suffix."""
 
 
-class JsonLines:
+class JsonLines(Format):
     """One JSON object a line, with the id under ``sample_id``, and one key for each field.
 
     Numbers are read back to the last bit, except for the sign and payload of a NaN. Numbers that
     are not finite are ``NaN``, ``Infinity`` and ``-Infinity``, as Python's json module writes them.
     Where a ragged array has no elements, its shape is under another key, with ``.shape`` after it.
     """
-
-    def check(self) -> None:
-        """Do nothing, since no package is needed."""
 
     def encode(self, table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
         """Return the lines, and the offset of each block."""
@@ -82,7 +72,7 @@ class JsonLines:
             file.write(_line(row))
         return {".jsonl": file.getvalue()}, [*offsets, file.tell()]
 
-    def decode(self, stem: Path, part: Layout, block: int) -> Table:
+    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
         """Read a block."""
         begin, end = part.offsets[block : block + 2]
         with stem.with_name(stem.name + ".jsonl").open("rb") as file:
@@ -93,11 +83,8 @@ class JsonLines:
         return Table(np.array([row[ID] for row in rows], np.int64), part.form, columns)
 
 
-class Npy:
+class Npy(Format):
     """One ``.npy`` file for each field, and one for the ids; each field is one array."""
-
-    def check(self) -> None:
-        """Do nothing, since no package is needed."""
 
     def encode(self, table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
         """Return the files."""
@@ -119,7 +106,7 @@ class Npy:
             files[f".{name}.npy"] = file.getvalue()
         return files, []
 
-    def decode(self, stem: Path, part: Layout, block: int) -> Table:
+    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
         """Read a block."""
         rows = slice(block * part.block_rows, (block + 1) * part.block_rows)
 
@@ -135,7 +122,7 @@ class Npy:
         return Table(read(ID), part.form, columns)
 
 
-class Parquet:
+class Parquet(Format):
     """Parquet files with one column for each field: numbers, lists of numbers, and strings.
 
     An array with several dimensions is a list of its elements in C order. A ragged one has its
@@ -162,7 +149,7 @@ class Parquet:
         parquet.write_table(pa.table(columns), file, row_group_size=block_rows)
         return {".parquet": file.getvalue()}, []
 
-    def decode(self, stem: Path, part: Layout, block: int) -> Table:
+    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
         """Read a block."""
         _, parquet = _pyarrow()
         with parquet.ParquetFile(stem.with_name(stem.name + ".parquet")) as file:

@@ -77,10 +77,8 @@ class PredictionReader:
 
     def all(self) -> Any:
         """Return all predictions at once: an array or a list, or a tuple or dict of these."""
-        tables = [self._block(part, at) for part in self.parts for at in range(part.blocks)]
-        if not tables:
-            return []
-        return joined(tables).in_order().outputs()
+        table = self._whole()
+        return [] if table is None else table.outputs()
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write all predictions to one file of their format, in the order of the data set.
@@ -100,10 +98,9 @@ class PredictionReader:
                 f"be one file; write them with format='parquet' or format='jsonl'"
             )
         target = check_path("path", path)
-        tables = [self._block(part, at) for part in self.parts for at in range(part.blocks)]
+        table = self._whole()
         content = b""
-        if tables:
-            table = joined(tables).in_order()
+        if table is not None:
             if len(table.ids) != self.size or not (table.ids[:-1] < table.ids[1:]).all():
                 raise CoverageError(
                     f"{self.folder} has {len(table.ids)} predictions of {len(set(table.ids))} "
@@ -115,14 +112,17 @@ class PredictionReader:
         except OSError as error:
             raise unwritable("path", target, error) from error
 
-    def check(self) -> None:
-        """Read every byte of every part and compare it with the manifest.
+    def check(self, *, thorough: bool = True) -> None:
+        """Compare the files of every part with the manifest.
+
+        Args:
+            thorough: Whether every byte is read; otherwise, sizes are enough.
 
         Raises:
             DataError: A part is missing or damaged; names it.
         """
         for part in self.parts:
-            problem = part.problem(self.folder)
+            problem = part.problem(self.folder, thorough=thorough)
             if problem:
                 raise DataError(f"{self.folder} is damaged: {problem}; {_REMEDY}")
 
@@ -149,6 +149,11 @@ class PredictionReader:
         for number in range(part.blocks):
             table = self._block(part, number)
             yield from zip(table.ids.tolist(), table.rows(), strict=True)
+
+    def _whole(self) -> Table | None:
+        """Return the rows of all parts in the order of their ids; None if there are none."""
+        tables = [self._block(part, at) for part in self.parts for at in range(part.blocks)]
+        return joined(tables).in_order() if tables else None
 
     def _block(self, part: PartFile, number: int) -> Table:
         try:
@@ -185,10 +190,7 @@ def load_predictions(folder: str | os.PathLike[str], *, verify: bool = True) -> 
             f"folder, which {'goes on where it stopped' if begun else 'writes them'}"
         )
     FORMATS[reader.format].check()
-    for part in reader.parts:
-        problem = part.problem(folder, thorough=verify)
-        if problem:
-            raise DataError(f"{folder} is damaged: {problem}; {_REMEDY}")
+    reader.check(thorough=verify)
     return reader
 
 
