@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import RankError, UnknownBackendError, UsageError, evaluate, get_dist_backend
+from disteval import RankError, UnknownBackendError, evaluate, get_dist_backend
 from disteval.data import ArrayDataset
 from disteval.metrics import BaseMetric
 
@@ -58,51 +58,6 @@ def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> No
     assert "rank 0: 100%" in shown
     assert "4/4" in shown
     assert "rank 1" not in shown
-
-
-class TheirDataset:
-    """A data set of somebody else, with the attributes of an `ArrayDataset`."""
-
-    classes = ("a", "b")
-
-    def __init__(self, images: Any, labels: Any) -> None:
-        self.images, self.labels = images, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-def test_anybodys_data_set_with_fractions_or_unknown_classes_is_refused() -> None:
-    pictures, labels = np.full((4, 3, 2, 2), 0.5), np.array([0, 1, 2, 1])
-    with pytest.raises(UsageError, match=r"float64.*0\.5\b"):
-        evaluate(read_label, TheirDataset(pictures, labels % 2), {"labels": Labels()}, "non_dist")
-    images = pictures.astype(np.uint8)
-    with pytest.raises(UsageError, match=r"\[2\] .*\b1 of 4\b"):
-        evaluate(read_label, TheirDataset(images, labels), {"labels": Labels()}, "non_dist")
-    found = evaluate(read_label, TheirDataset(images, labels % 2), {"labels": Labels()}, "non_dist")
-    assert found.metrics["labels"] == [0, 1, 0, 1]
-
-
-UNEVEN = [
-    ({"length": 3}, "4 images, 4 labels .*length 3"),
-    ({"labels": np.zeros(9, int)}, "4 images, 9 labels .*length 4"),
-    ({"labels": [0, 0, 0, 0]}, "labels .*list"),
-    ({"images": [np.zeros((3, 2, 2), np.uint8)] * 4}, "images .*list"),
-]
-
-
-@pytest.mark.parametrize(("other", "message"), UNEVEN)
-def test_anybodys_data_set_has_one_label_for_each_picture(other: Any, message: str) -> None:
-    class Uneven:
-        images, labels, length = numbered(4).images, np.zeros(4, int), 4
-
-        def __len__(self) -> int:
-            return int(self.length)
-
-    dataset = Uneven()
-    vars(dataset).update(other)
-    with pytest.raises(UsageError, match=message):
-        evaluate(read_label, dataset, {}, "non_dist", 2)
 
 
 def test_a_backend_by_name_is_taken() -> None:

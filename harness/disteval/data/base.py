@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,46 +46,25 @@ class ArrayDataset:
                 f"labels must be an int64 array of shape ({len(self.images)},), "
                 f"not {self.labels.dtype} of shape {self.labels.shape}"
             )
-        check_samples(self.images, self.labels, self.classes)
+        if self.images.dtype != np.uint8:
+            some = self.images[:100]
+            values = f" with values from {some.min():g} to {some.max():g}" if some.size else ""
+            raise UsageError(
+                f"images holds {some.dtype}{values}; it must hold uint8 from 0 to 255: scale and "
+                f"round the values, and call .astype(np.uint8)"
+            )
+        if isinstance(self.classes, str) or not hasattr(self.classes, "__len__"):
+            raise UsageError(
+                f"classes must be the names of the classes, such as ('cat', 'dog'), not "
+                f"{self.classes!r:.200}"
+            )
+        wrong = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
+        if len(wrong):
+            raise UsageError(
+                f"labels[{wrong[0]}] is {self.labels[wrong[0]]}, and {len(wrong)} of {len(self)} "
+                f"labels are not from 0 to {len(self.classes) - 1}; name every class in classes, "
+                f"or mend the labels"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
-
-
-def check_samples(images: Any, labels: Any, classes: Sequence[str] | None) -> None:
-    """Refuse pictures that are not uint8, and labels that are not numbers of classes.
-
-    Args:
-        images: The pictures, an array of any kind.
-        labels: The labels, an array of any kind.
-        classes: The class names; None stands for any labels.
-
-    Raises:
-        UsageError: Says which values were found.
-    """
-    some = np.asarray(images[:100])
-    if some.dtype != np.uint8:
-        values = f" with values from {some.min():g} to {some.max():g}" if some.size else ""
-        raise UsageError(
-            f"images holds {some.dtype}{values}; it must hold uint8 from 0 to 255: scale and round "
-            f"the values, and call .astype(np.uint8)"
-        )
-    if classes is None:
-        return
-    if isinstance(classes, str) or not hasattr(classes, "__len__"):
-        raise UsageError(
-            f"classes must be the names of the classes, such as ('cat', 'dog'), not "
-            f"{classes!r:.200}"
-        )
-    numbers = np.asarray(labels)
-    if numbers.dtype.kind not in "biuf":
-        raise UsageError(
-            f"labels holds {numbers.dtype}; it must hold the numbers of classes, from 0 to "
-            f"{len(classes) - 1}"
-        )
-    wrong = np.flatnonzero((numbers < 0) | (numbers >= len(classes)))
-    if len(wrong):
-        raise UsageError(
-            f"labels[{wrong[0]}] is {numbers[wrong[0]]}, and {len(wrong)} of {len(numbers)} labels "
-            f"are not from 0 to {len(classes) - 1}; name every class in classes, or mend the labels"
-        )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from disteval.data.base import check_samples
+from disteval.data.base import ArrayDataset
 from disteval.data.collate import Collate, assemble
 from disteval.data.collate import collate as default_collate
 from disteval.data.contents import (
@@ -56,8 +56,8 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
         UsageError: The value is of another kind, or its arrays have different lengths.
     """
     _refuse(samples)
-    if hasattr(samples, "images") and hasattr(samples, "labels"):
-        return Columns(_checked_pictures(samples), collate)
+    if isinstance(samples, ArrayDataset):
+        samples = samples.images, samples.labels
     if isinstance(samples, tuple | Mapping) or _is_array(samples):
         return Columns(samples, collate)
     if is_stream(samples):
@@ -316,21 +316,3 @@ def _refuse(samples: Any) -> None:
             f"samples is a {type(samples).__name__}, whose index is not a sample's number; give a "
             f"dict of its columns, {{name: samples[name] for name in samples.columns}}"
         )
-
-
-def _checked_pictures(dataset: Any) -> tuple[Any, Any]:
-    images, labels = dataset.images, dataset.labels
-    for name, array in (("images", images), ("labels", labels)):
-        if not getattr(array, "shape", ()):
-            raise UsageError(
-                f"{name} has the type {type(array).__name__}; it must be an array, such as "
-                f"numpy.asarray makes of lists"
-            )
-    length = len(dataset) if hasattr(dataset, "__len__") else len(images)
-    if not len(images) == len(labels) == length:
-        raise UsageError(
-            f"the data set has {len(images)} images, {len(labels)} labels and the length {length}; "
-            f"give one label for each image, and as many as len() says"
-        )
-    check_samples(images, labels, getattr(dataset, "classes", None))
-    return images, labels
