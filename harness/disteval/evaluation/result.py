@@ -11,9 +11,6 @@ from disteval.plain import unpacked
 if TYPE_CHECKING:
     from disteval.world.channel.messages import LeaseReport
 
-Coverage = Literal["exact", "by index"]
-"""What was proved, see `Evaluation`."""
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -55,7 +52,7 @@ class Evaluation:
     stored: int = 0
     since: str = ""
     leases: LeaseReport | None = None
-    coverage: Coverage = "by index"
+    coverage: Literal["exact", "by index"] = "by index"
     compared: int = 0
     digest: str | None = None
     difference: float | None = None
