@@ -73,8 +73,10 @@ def snapshot(sample: Any) -> bytes:
     if type(sample) is dict and (known := _tagged(tuple(sample))) is not None:
         values, tag = known
         parts = values(sample)
-        if not _PLAIN.issuperset(map(type, parts)):
-            parts = tuple([plain(part, (id(sample),)) for part in parts])
+        for part in parts:
+            if type(part) not in _PLAIN:
+                parts = tuple([plain(each, (id(sample),)) for each in parts])
+                break
         found = tag + marshal.dumps(parts, _VERSION)
     else:
         found = marshal.dumps(plain(sample), _VERSION)
