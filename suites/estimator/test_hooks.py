@@ -76,15 +76,13 @@ def cosine(part: float) -> float:
         ({"policy": "step", "step": 2, "gamma": 0.5}, by_epoch(1, 1, 0.5, 0.5)),
         ({"policy": "step", "step": 1, "min_lr": 0.05}, by_epoch(1, 0.1, 0.05, 0.05)),
         ({"policy": "cosine"}, by_epoch(*(cosine(e / 4) for e in range(4)))),
-        ({"policy": "CosineAnnealing", "min_lr_ratio": 0.5},
+        ({"policy": "CosineAnnealing", "min_lr": 0.5},
          by_epoch(*(0.5 + 0.5 * cosine(e / 4) for e in range(4)))),
         ({"policy": "cosine", "by_epoch": False},
          pytest.approx([cosine(i / 12) for i in range(12)])),
         ({"policy": "poly", "power": 2}, by_epoch(1, 0.75**2, 0.5**2, 0.25**2)),
         ({"policy": "fixed", "warmup": "linear", "warmup_iters": 4, "warmup_ratio": 0.2},
          pytest.approx([0.2, 0.4, 0.6, 0.8] + [1] * 8)),
-        ({"policy": "fixed", "warmup": "linear", "warmup_iters": 2, "warmup_ratio": 0.5,
-          "warmup_by_epoch": True}, by_epoch(0.5, 0.75, 1, 1)),
     ],
 )  # fmt: skip
 def test_a_rate_follows_its_schedule(config: dict[str, Any], expected: Any) -> None:
@@ -205,9 +203,8 @@ def test_each_record_is_a_line_of_json(tmp_path: Path, caplog: pytest.LogCapture
         assert line.pop("training") == runner.training
         assert line == {k: None if k == "odd" else v for k, v in record.items()}
     said = [record.getMessage() for record in caplog.records]
-    steps = [text.partition(" lr:")[0] for text in said if "data_time" in text]
+    steps = [text.partition(" lr:")[0] for text in said if "[" in text]
     assert steps == ["epoch 1 [2/3]", "epoch 2 [2/3]"]
-    assert "time" not in records[0]
 
 
 def test_the_sampler_is_told_of_each_epoch() -> None:

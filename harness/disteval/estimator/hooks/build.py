@@ -54,16 +54,13 @@ def build(config: Config, kind: type[Hook] | None = None, **defaults: Any) -> Ho
             f"{', '.join(_TYPES)}"
         )
     arguments = defaults | arguments
-    parameters = inspect.signature(named).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    for key in arguments:
-        if key not in parameters and not takes_any:
-            names = ", ".join(parameters) or "no arguments"
-            raise UsageError(f"{named.__name__} does not know {key!r}; it knows {names}")
     try:
         return named(**arguments)
     except TypeError as error:
-        raise UsageError(f"{named.__name__} can't be made of {arguments}: {error}") from error
+        names = ", ".join(inspect.signature(named).parameters) or "no arguments"
+        raise UsageError(
+            f"{named.__name__} can't be made of {arguments}: {error}; it knows {names}"
+        ) from error
 
 
 def _known(name: Any, known: Mapping[str, Any], what: str) -> Any:

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import sys
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,15 +32,13 @@ class TextLoggerHook(Hook):
 
     Args:
         interval: Training iterations of an epoch between two log lines, which have the averages of
-            these on rank 0: also ``data_time``, the wait for a batch, and ``time``, the whole
-            iteration, in seconds.
+            these on rank 0.
     """
 
     def __init__(self, interval: int = 10) -> None:
         self.interval = check_count("TextLoggerHook: interval", interval)
         self._lines = 0  # of this training, in the log
         self._resumed = False  # whether that number is from a checkpoint
-        self._times: list[tuple[float, float]] = []  # since the last log line
 
     def before_run(self, runner: BaseRunner) -> None:
         """Let the lines be seen."""
@@ -54,32 +51,15 @@ class TextLoggerHook(Hook):
             if runner.logger.level == logging.NOTSET:
                 runner.logger.setLevel(logging.INFO)
 
-    def before_train_epoch(self, runner: BaseRunner) -> None:
-        """Start the clock."""
-        self._begin, self._times = time.perf_counter(), []
-
-    def before_train_iter(self, runner: BaseRunner) -> None:
-        """Take the time at which the batch was there."""
-        self._ready = time.perf_counter()
-
     def after_train_iter(self, runner: BaseRunner) -> None:
         """Log one line, if it is due."""
-        if runner.rank > 0:
-            return
-        now = time.perf_counter()
-        self._times.append((self._ready - self._begin, now - self._begin))
-        self._begin = now
-        if self.every_n_inner_iters(runner, self.interval):
-            data, whole = (sum(each) / len(self._times) for each in zip(*self._times, strict=True))
-            values = dict(zip(["lr"], runner.current_lr(), strict=False))
-            values |= {"data_time": data, "time": whole}
-            values |= runner.log_buffer.average(self.interval)
+        if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
+            rate = dict(zip(["lr"], runner.current_lr(), strict=False))
+            values = rate | runner.log_buffer.average(self.interval)
             runner.logger.info(
                 "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
-                len(runner.data_loader),
-                ", ".join(f"{k}: {v:.4g}" for k, v in values.items()),
+                len(runner.data_loader), ", ".join(f"{k}: {v:.4g}" for k, v in values.items()),
             )  # fmt: skip
-            self._times = []
 
     def after_record(self, runner: BaseRunner, record: dict[str, Any]) -> None:
         """Log one line, unless an estimator shows records; and write a line of JSON."""

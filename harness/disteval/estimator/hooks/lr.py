@@ -26,16 +26,14 @@ class LrHook(Hook):
     Args:
         by_epoch: Whether the schedule counts epochs, or else iterations.
         warmup: ``linear`` for a rate that rises at first; None for no warm-up.
-        warmup_iters: The length of the warm-up in iterations, or epochs with ``warmup_by_epoch``.
+        warmup_iters: The length of the warm-up in iterations.
         warmup_ratio: Above 0, up to 1: the factor of the schedule's rate at the start.
-        warmup_by_epoch: Whether ``warmup_iters`` counts epochs.
     """
 
     by_epoch: bool = True
     warmup: str | None = None
     warmup_iters: int = 0
     warmup_ratio: float = 0.1
-    warmup_by_epoch: bool = False
 
     def __post_init__(self) -> None:
         if self.warmup is None:
@@ -80,7 +78,7 @@ class LrHook(Hook):
         return min(done, end), end
 
     def _set(self, runner: BaseRunner) -> None:
-        done, factor = runner.epoch if self.warmup_by_epoch else runner.iter, 1.0
+        done, factor = runner.iter, 1.0
         if self.warmup is not None and done < self.warmup_iters:
             factor = 1 - (1 - done / self.warmup_iters) * (1 - self.warmup_ratio)
         for group in runner.optimizer.param_groups:
@@ -120,17 +118,14 @@ class CosineLrHook(LrHook):
 
     Args:
         min_lr: The last rate.
-        min_lr_ratio: The last rate as a part of the first, instead of ``min_lr``.
     """
 
     min_lr: float = 0.0
-    min_lr_ratio: float | None = None
 
     def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
         """Return the rate on the cosine."""
         done, end = self.progress(runner)
-        last = self.min_lr if self.min_lr_ratio is None else base_lr * self.min_lr_ratio
-        return last + (base_lr - last) * (1 + math.cos(math.pi * done / end)) / 2
+        return self.min_lr + (base_lr - self.min_lr) * (1 + math.cos(math.pi * done / end)) / 2
 
 
 @dataclass(eq=False)
