@@ -310,7 +310,7 @@ def on_torch():
             return model(torch.from_numpy(images.reshape(-1, 12).astype("float32")))
     return Task(samples=data, predict=scores, metrics={})
 """
-    done = run("own:on_torch", "--json=r.json", code=code)
+    done = run("own:on_torch", "--json=r.json", "--timeout=240", code=code)  # imports much
     assert done.exit_code == 0, done.output
     report = read()
     assert report["device"] == "cpu"
