@@ -17,7 +17,7 @@ import math
 import pickle
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from hashlib import blake2b
@@ -201,6 +201,15 @@ def models_in(value: Any) -> list[Any]:
     return walk.models
 
 
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the parameters of the models that a function or an object holds, then its arrays."""
+    walk = _Walk(value, is_model=True, has_digests=False)
+    walk.look("predict", value)
+    for model in walk.models:
+        yield from model.parameters()
+    yield from walk.arrays
+
+
 class _Walk:
     """Takes a function apart.
 
@@ -209,11 +218,13 @@ class _Walk:
         values: The text of each value.
         weights: Those of whole models.
         models: The models of torch.
+        arrays: What has a shape, where it is not described.
     """
 
     def __init__(self, root: Any, *, is_model: bool = False, has_digests: bool = True) -> None:
         self.weights: dict[str, str] = {}
         self.models: list[Any] = []
+        self.arrays: list[Any] = []
         self.code: dict[str, str] = {}
         self.values: dict[str, str] = {}
         self._is_model, self._has_digests = is_model, has_digests
@@ -229,6 +240,8 @@ class _Walk:
         if isinstance(value, ModuleType) or len(self.code) + len(self.values) >= _ENTRIES:
             return
         is_skipped = not self._has_digests and _has(value, "shape")
+        if is_skipped:
+            self.arrays.append(value)
         found = "" if is_skipped else text(value)
         if found is not None:
             if not _DEVICE.fullmatch(found):

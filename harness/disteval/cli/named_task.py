@@ -16,7 +16,7 @@ from disteval.arguments import found_value
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation import Evaluation, Task
-from disteval.identity import models_in
+from disteval.identity import tensors_in
 from disteval.registry import check_reference, load_object
 from disteval.report.values import plain
 
@@ -120,9 +120,10 @@ class NamedTask:
 
 def _device_of(predict: Any) -> str:
     """Return the kind of device on which a model computes, where no option has named one."""
-    parameters = (each for model in models_in(predict) for each in model.parameters())
-    if (first := next(parameters, None)) is not None:
-        return str(first.device.type)
+    if (torch := sys.modules.get("torch")) is not None:
+        for each in tensors_in(predict):
+            if isinstance(each, torch.Tensor):
+                return str(each.device.type)
     jax = sys.modules.get("jax")
     return "cpu" if jax is None else str(jax.default_backend())
 
