@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from unicodedata import east_asian_width
+from xml.etree import ElementTree
 
 from disteval.errors import UsageError
 from disteval.judging.report import OUTCOMES, SIGNS
 from disteval.report.model import Column
-from disteval.report.page import environment
 from disteval.text import visible
 
 _COLOURS = {"conformant": "#1b6a3d", "broken": "#a8201a", "incomplete": "#7a4b00"}
 _GREY = "#3a4149"
+_HEIGHT, _CHARACTER, _MARGIN = 20, 6.6, 7  # pixels, for letters of 11 pixels
 _LONGEST, _LONGEST_TITLE = 60, 600  # characters
 
 
@@ -38,20 +38,38 @@ def make_badge(columns: Sequence[Column]) -> str:
     name = " ".join(filter(None, [targets[0], newest.version]))
     sign = SIGNS[OUTCOMES[verdict.word]].glyph
     title = f"{name} {verdict.covers}. Judged by disteval {run['version']}, {run['created']}."
-    parts: list[dict[str, Any]] = []
-    width = 0
-    texts = {f"disteval: {name}": _GREY, f"{sign} {verdict.short}": _COLOURS[verdict.word]}
-    for text, colour in texts.items():
-        shown = _shortened(text, _LONGEST)
-        # The letters of East Asia are two wide.
-        letters = sum(2 if east_asian_width(letter) in "WF" else 1 for letter in shown)
-        wide = round(6.6 * letters)
-        parts.append({"text": shown, "colour": colour, "left": width, "width": wide})
-        width += wide + 14
-    template = environment("--badge").get_template("badge.svg")
-    return template.render(title=_shortened(title, _LONGEST_TITLE), parts=parts, width=width)
+    parts = [(f"disteval: {name}", _GREY), (f"{sign} {verdict.short}", _COLOURS[verdict.word])]
+    return _draw([(_shortened(text, _LONGEST), colour) for text, colour in parts], title)
+
+
+def _draw(parts: Sequence[tuple[str, str]], title: str) -> str:
+    """Draw texts side by side, each on a rectangle of its colour."""
+    title = _shortened(title, _LONGEST_TITLE)
+    widths = [round(_CHARACTER * _columns(text)) for text, _ in parts]
+    total = sum(widths) + 2 * _MARGIN * len(parts)
+    size = {"width": str(total), "height": str(_HEIGHT), "viewBox": f"0 0 {total} {_HEIGHT}"}
+    svg = ElementTree.Element(
+        "svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": title} | size
+    )
+    ElementTree.SubElement(svg, "title").text = title
+    left = 0
+    for (text, colour), width in zip(parts, widths, strict=True):
+        box = {"x": str(left), "width": str(width + 2 * _MARGIN), "height": str(_HEIGHT)}
+        ElementTree.SubElement(svg, "rect", {**box, "fill": colour})
+        where = {"x": str(left + _MARGIN), "y": "14", "textLength": str(width)}
+        look = {"fill": "#ffffff", "font-family": "Verdana,DejaVu Sans,sans-serif"}
+        # The text has this width in any font.
+        more = {"font-size": "11", "lengthAdjust": "spacingAndGlyphs"}
+        ElementTree.SubElement(svg, "text", where | look | more).text = text
+        left += width + 2 * _MARGIN
+    return ElementTree.tostring(svg, encoding="unicode") + "\n"
 
 
 def _shortened(text: str, most: int) -> str:
     shown = visible(text, keep="")
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def _columns(text: str) -> int:
+    """Return the width of a text in letters; those of East Asia are two wide."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
