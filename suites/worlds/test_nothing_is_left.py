@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -387,9 +388,10 @@ def lose_a_launcher(started: str, how: str) -> None:
     with World(None, 2, launcher=started, timeout=TIMEOUT) as world:
         ranks = world.run(pid)
         for process in {*processes_below(os.getpid())} - {*ranks}:
-            words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
-            if any(word in Path(each).name for each in words):  # folders may have that name, too
-                os.kill(process, getattr(signal, how))
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended with one before
+                words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
+                if any(word in Path(each).name for each in words):  # and no folder above it
+                    os.kill(process, getattr(signal, how))
         begin = time.monotonic()
         with pytest.raises(WorldError) as caught:
             world.run(end, (0, "waits"), (1, "waits"))
