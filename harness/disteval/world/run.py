@@ -97,6 +97,10 @@ class Run:
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
             if left <= 0 and deadline <= time.monotonic():
                 break
+        # The time may have been too short for two looks.
+        for rank in sorted({*range(len(self._orders))} - self.replies.keys() - self.lost.keys()):
+            if self._launcher.how_ended(rank):
+                self.lose(rank, EOFError())
 
     def _look_at(self, ranks: set[int]) -> bool:
         """Lose ranks whose processes have ended, though a child of theirs keeps a connection open.
