@@ -76,7 +76,8 @@ class _TorchDist(TensorBaseDistBackend["torch.Tensor"]):
         if self.rank < 0:
             raise UsageError("this process is not in the process group; only its members may call")
         group = dist.group.WORLD if self._process_group is None else self._process_group
-        if (found := _collectives.get(group)) is None:
+        found = _collectives.get(group)
+        if found is None:
             self._check_devices()
             found = _collectives.setdefault(group, Collectives())
         return found

@@ -196,18 +196,22 @@ def text(value: Any) -> str | None:
 
 def models_in(value: Any) -> list[Any]:
     """Return the models of torch that a function or an object holds."""
-    walk = _Walk(value, is_model=True, has_digests=False)
-    walk.look("predict", value)
-    return walk.models
+    return _model(value).models
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
     """Yield the parameters of the models that a function or an object holds, then its arrays."""
-    walk = _Walk(value, is_model=True, has_digests=False)
-    walk.look("predict", value)
+    walk = _model(value)
     for model in walk.models:
         yield from model.parameters()
     yield from walk.arrays
+
+
+def _model(value: Any) -> _Walk:
+    """Take a model apart without looking at what its arrays hold."""
+    walk = _Walk(value, is_model=True, has_digests=False)
+    walk.look("predict", value)
+    return walk
 
 
 class _Walk:
@@ -239,10 +243,11 @@ class _Walk:
         """Describe a value, and what it holds."""
         if isinstance(value, ModuleType) or len(self.code) + len(self.values) >= _ENTRIES:
             return
-        is_skipped = not self._has_digests and _has(value, "shape")
-        if is_skipped:
+        if not self._has_digests and _has(value, "shape"):
             self.arrays.append(value)
-        found = "" if is_skipped else text(value)
+            self.values[name] = ""  # which counts
+            return
+        found = text(value)
         if found is not None:
             if not _DEVICE.fullmatch(found):
                 self.values[name] = found

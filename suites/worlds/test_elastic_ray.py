@@ -50,8 +50,8 @@ def cluster() -> Iterator[Cluster]:
 class Worlds(list[World]):
     """The worlds of ranks on Ray that were begun."""
 
-    def begin(self, size: int) -> World:
-        """Begin another one."""
+    def new(self, size: int) -> World:
+        """Start another one."""
         launcher = RayLauncher(cpus_per_worker=1)
         world = World(None, size, launcher=launcher, timeout=20.0, on_lost="continue", threads=1)
         self.append(world)
@@ -96,7 +96,7 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
     thread = threading.Thread(target=upset)
     thread.start()
     begin = time.monotonic()
-    report = Leader(job, start.begin, 2, progress=False, elastic=elastic).evaluate()
+    report = Leader(job, start.new, 2, progress=False, elastic=elastic).evaluate()
     thread.join()
     assert len(done) == 2, f"{done} after {time.monotonic() - begin:.0f} s"
     assert judge(report, right()) == ""

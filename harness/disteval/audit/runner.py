@@ -266,7 +266,8 @@ class Audit:
             p for p in judgement.problems if p.name not in named or p.kind != "weighted wrongly"
         ]
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
-        weights = measure(self._calls, settings, planted, weighed, hurry=self.only is None)
+        # A replay, which tries one case alone, may take its time.
+        weights = measure(self._calls, settings, planted, weighed, hurry=not self.only)
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]

@@ -47,7 +47,7 @@ from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, get_backend_class
-from disteval.traces import TraceFolder
+from disteval.traces.folder import as_folder
 from disteval.world import (
     Launcher,
     OuterWorld,
@@ -252,10 +252,16 @@ def eval_command(
     from disteval.cli.tables import print_evaluation  # while the ranks start
 
     cls = None if may_lose else get_backend_class(backend)
-    one = ranks_per_lease if join else DEFAULT_WORLD_SIZE
-    if cls is not None and not cls.capabilities.multi_rank:
-        one = 1
-    size = world_size or one if outer is None else outer.world_size
+    if outer is not None:
+        size = outer.world_size
+    elif world_size is not None:
+        size = world_size
+    elif join:
+        size = ranks_per_lease
+    elif cls is not None and not cls.capabilities.multi_rank:
+        size = 1
+    else:
+        size = DEFAULT_WORLD_SIZE
     if cls is not None:
         check_world_size(cls, size)
     elif size % ranks_per_lease:
@@ -266,9 +272,9 @@ def eval_command(
     if outer is not None and outer.rank > 0:
         sys.exit(follow(outer, elastic=may_lose))
     job = EvalJob(source, backend, batch_size, limit, target)
-    folder = None if trace is None else TraceFolder(trace, "--trace")
+    folder = as_folder(trace, "--trace")
 
-    def begin(size: int) -> World:
+    def new_world(size: int) -> World:
         how: str | Launcher | None = launcher or ("local" if may_lose else None)
         if outer is not None:
             how = OuterLauncher(outer, interface)
@@ -280,7 +286,7 @@ def eval_command(
         )  # fmt: skip
 
     options = Elastic(ledger, join, ranks_per_lease) if may_lose else None
-    report = Leader(job, begin, size, progress and not is_quiet(), options).evaluate()
+    report = Leader(job, new_world, size, progress and not is_quiet(), options).evaluate()
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
     if expect_digest is not None and report["digest"] != expect_digest:

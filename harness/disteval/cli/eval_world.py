@@ -61,14 +61,14 @@ class Leader:
 
     Attributes:
         job: What they are to do.
-        begin: Returns a world of so many ranks, which are in a group if none of them may be lost.
+        new_world: Starts a world of so many ranks, in a group if none of them may be lost.
         size: The number of ranks.
         progress: Whether a bar is shown.
         elastic: The options of ranks that may be lost; None fails with the first one.
     """
 
     job: EvalJob
-    begin: Callable[[int], World]
+    new_world: Callable[[int], World]
     size: int
     progress: bool
     elastic: Elastic | None = None
@@ -84,13 +84,13 @@ class Leader:
         self._totals: dict[int, int] = {}
         self._lost: list[dict[str, Any]] = []
         self._held_back: list[RankStatus] = []
-        self._is_begun = False
+        self._has_begun = False
         self._lender: Lender | None = None
         with ExitStack() as self._stack:
             lends = self.elastic is not None and self._joined is None
             if lends and self.job.predictions is not None:
                 self._stack.enter_context(locked(self.job.predictions))
-            self._world = self._stack.enter_context(self.begin(self.size))
+            self._world = self._stack.enter_context(self.new_world(self.size))
             if self.elastic is not None and lends:
                 self._lend(self.elastic)
             # A bar is for terminals (disable=None), not for log files.
@@ -131,7 +131,7 @@ class Leader:
                 raise pickle.loads(outcome.error)
             if not results.returned:
                 # Ranks that others have started made the result; a new one gets it at once.
-                with self.begin(1) as another:
+                with self.new_world(1) as another:
                     another.lend(self._lender)
                     results = self._run(another)
         report = _first_report(results)
@@ -165,7 +165,7 @@ class Leader:
         return self._lender.outcome is not None
 
     def _count(self, rank: int, done: int, total: int | None) -> None:
-        self._begin()
+        self._note_begun()
         self._done[rank] = done
         if total is not None:  # that of a stream is not known
             self._totals[rank] = total
@@ -180,14 +180,14 @@ class Leader:
         if outcome is not None and outcome.error is not None and lost.error is not None:
             return  # every rank raises why the evaluation has failed
         self._lost.append({"rank": lost.rank, "how": lost.how})
-        if self._is_begun or lost.error is None:
+        if self._has_begun or lost.error is None:
             _print_lost(lost)
         else:  # if no rank can begin, the command ends with what they raise
             self._held_back.append(lost)
 
-    def _begin(self) -> None:
+    def _note_begun(self) -> None:
         """Note that a rank has a task, and print which ranks have failed to make theirs."""
-        self._is_begun = True
+        self._has_begun = True
         while self._held_back:
             _print_lost(self._held_back.pop(0))
 
@@ -198,7 +198,7 @@ class Leader:
             self._stack.enter_context(_announced(self._address, self._unannounced))
             self._unannounced = None
         if event.kind == "joined":
-            self._begin()
+            self._note_begun()
         if event.kind == "joined" and others:
             tell(f"disteval eval: rank {event.rank} has joined: {event.what}")
         elif event.kind == "failed":

@@ -32,7 +32,7 @@ from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.files import lock_folder
 from disteval.judging.report import header
-from disteval.traces import TraceFolder
+from disteval.traces.folder import as_folder
 from disteval.world import detect_outer_world
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @option(
     "--resume", is_flag=False, flag_value="yes", type=click.Choice(["yes", "auto"]),
-    help="Go on from the last checkpoint; with auto, begin if there is none.", heading=RESULTS,
+    help="Go on from the last checkpoint; auto begins a training where there is none.",
+    heading=RESULTS,
 )  # fmt: skip
 @JSON
 @TRACE
@@ -149,7 +150,7 @@ def fit_command(
         timeout=timeout,
         seed=seed,
         progress=not is_quiet(),
-        trace=None if trace is None else TraceFolder(trace, "--trace"),
+        trace=as_folder(trace, "--trace"),
     ) as training:
         if last is not None:
             training.load(last)

@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -201,14 +202,9 @@ def run_job(backend: BaseDistBackend | None, job: EvalJob) -> dict[str, Any]:
         # So that what waits to be written is written, when the ranks are terminated.
         signal.signal(signal.SIGTERM, _interrupt_once)
     assert backend is not None
-    made: list[Task] = []
-
-    def make() -> Task:  # ranks tell each other if one can't
-        made.append(job.task(backend))
-        return made[0]
-
+    make = cache(partial(job.task, backend))  # in the evaluation ranks tell each other if one can't
     result = evaluate_task(make, backend, job.predictions, report_progress, None, None)
-    return job.report(made[0], result)
+    return job.report(make(), result)
 
 
 def _borrow(job: EvalJob, borrowing: Borrowing) -> dict[str, Any]:

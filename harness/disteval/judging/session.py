@@ -14,6 +14,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, UsageError, WorldError
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
+from disteval.traces.folder import as_folder
 from disteval.world import (
     OuterWorld,
     World,
@@ -101,7 +102,7 @@ def leading(
         outer = detect_outer_world()
         if outer is not None and outer.rank > 0:
             sys.exit(follow(outer))
-        folder = None if trace is None else TraceFolder(trace, "--trace")
+        folder = as_folder(trace, "--trace")
         if outer is None:
             yield Led(asked or default, trace=folder)
             return

@@ -59,9 +59,9 @@ Trace = str | Path | TraceFolder | None
 """A folder for a trace; None records none."""
 
 
-def as_folder(trace: Trace) -> TraceFolder | None:
+def as_folder(trace: Trace, option: str = "trace") -> TraceFolder | None:
     """Return the folder of a trace; a path becomes a new one, see `TraceFolder`."""
-    return TraceFolder(trace) if isinstance(trace, (str, Path)) else trace
+    return TraceFolder(trace, option) if isinstance(trace, (str, Path)) else trace
 
 
 def check_new(option: str, path: Path) -> None:

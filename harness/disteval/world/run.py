@@ -83,7 +83,7 @@ class Run:
         for rank, error in self._channel.gone.items():  # since an earlier order
             self.lose(rank, error)
         deadline, grace_given = time.monotonic() + timeout, False
-        while len(self.replies.keys() | self.lost.keys()) < len(self._orders):
+        while self._missing:
             left = deadline - time.monotonic()
             # Without time left too: this process may have been stopped while replies came.
             for rank, message in self._channel.poll(min(max(left, 0.0), _LOOK_SECONDS)):
@@ -91,16 +91,21 @@ class Run:
                 is_alive = message is None or isinstance(message, (Reply, Progress, Note))
                 if is_alive and not self.failed:
                     deadline = time.monotonic() + timeout
-            self._look_at({*range(len(self._orders))} - self.replies.keys() - self.lost.keys())
+            self._look_at(self._missing)
             if self.failed and not grace_given:
                 grace_given = True
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
             if left <= 0 and deadline <= time.monotonic():
                 break
         # The time may have been too short for two looks.
-        for rank in sorted({*range(len(self._orders))} - self.replies.keys() - self.lost.keys()):
+        for rank in sorted(self._missing):
             if self._launcher.how_ended(rank):
                 self.lose(rank, EOFError())
+
+    @property
+    def _missing(self) -> set[int]:
+        """The ranks that have neither replied nor been lost."""
+        return {*range(len(self._orders))} - self.replies.keys() - self.lost.keys()
 
     def _look_at(self, ranks: set[int]) -> bool:
         """Lose ranks whose processes have ended, though a child of theirs keeps a connection open.
