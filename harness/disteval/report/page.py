@@ -30,7 +30,7 @@ Run = dict[str, Any]
 def check_page_path(option: str, path: Path) -> None:
     """Raise an error if an option's file can't be written, or Jinja2 is not installed."""
     check_output_file(option, path)
-    environment(option)
+    _environment()
 
 
 def write_page(
@@ -47,6 +47,7 @@ def write_page(
 
 def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) -> str:
     """Return the page's text, see `write_page`."""
+    environment = _environment()
     checks, evaluations, trainings, audited = (
         [(name, run) for name, run in runs if run["kind"] == kind]
         for kind in ("check", "eval", "fit", "audit")
@@ -54,47 +55,39 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
     columns = model.make_columns(checks)
     rows = model.make_rows(columns)
     style, script = _source("page.css"), _source("page.js")
-    return (
-        environment("--html")
-        .get_template("template.html")
-        .render(
-            columns=columns,
-            rows=rows,
-            words=Counter(column.verdict.word for column in columns),
-            failures=model.failures(columns, rows),
-            faults=model.faults(rows),
-            reasons=model.reasons(columns),
-            runs=runs,
-            audits=audited,
-            matrix_of=audits.matrix_of,
-            findings_of=audits.findings_of,
-            largest=lambda finding: max(1e-9, *finding["fair"], *filter(None, finding["weights"])),
-            evaluations=side_by_side(evaluations),
-            throughput=throughput_charts(run for _, run in evaluations),
-            trainings=trainings,
-            losses=loss_charts(trainings),
-            pictures=pictures,
-            kinds=KINDS,
-            signs=SIGNS,
-            verdicts=OUTCOMES,
-            version=metadata.version(DISTRIBUTION),
-            style=_as_is(style),
-            script=_as_is(script),
-            policy=(
-                f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-                f"img-src data:; base-uri 'none'; form-action 'none'"
-            ),
-        )
+    return environment.get_template("template.html").render(
+        columns=columns,
+        rows=rows,
+        words=Counter(column.verdict.word for column in columns),
+        failures=model.failures(columns, rows),
+        faults=model.faults(rows),
+        reasons=model.reasons(columns),
+        runs=runs,
+        audits=audited,
+        matrix_of=audits.matrix_of,
+        findings_of=audits.findings_of,
+        largest=lambda finding: max(1e-9, *finding["fair"], *filter(None, finding["weights"])),
+        evaluations=side_by_side(evaluations),
+        throughput=throughput_charts(run for _, run in evaluations),
+        trainings=trainings,
+        losses=loss_charts(trainings),
+        pictures=pictures,
+        kinds=KINDS,
+        signs=SIGNS,
+        verdicts=OUTCOMES,
+        version=metadata.version(DISTRIBUTION),
+        style=_as_is(style),
+        script=_as_is(script),
+        policy=(
+            f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+            f"img-src data:; base-uri 'none'; form-action 'none'"
+        ),
     )
 
 
-def environment(option: str) -> Environment:
-    """Return Jinja2's environment, which escapes every value and shows invisible characters.
-
-    Raises:
-        LibraryMissingError: Jinja2, which the option needs, is not installed.
-    """
-    with needs(option, "report"):
+def _environment() -> Environment:
+    """Return Jinja2's environment, which escapes every value and shows invisible characters."""
+    with needs("--html", "report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
 
@@ -103,7 +96,7 @@ def environment(option: str) -> Environment:
 
     return Environment(
         loader=PackageLoader("disteval.report", "."),
-        autoescape=True,  # also in badge.svg
+        autoescape=True,
         undefined=StrictUndefined,
         finalize=finalize,
         trim_blocks=True,

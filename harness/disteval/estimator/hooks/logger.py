@@ -54,8 +54,9 @@ class TextLoggerHook(Hook):
     def after_train_iter(self, runner: BaseRunner) -> None:
         """Log one line, if it is due."""
         if runner.rank == 0 and self.every_n_inner_iters(runner, self.interval):
-            rate = dict(zip(["lr"], runner.current_lr(), strict=False))
-            values = rate | runner.log_buffer.average(self.interval)
+            values = runner.log_buffer.average(self.interval)
+            if rates := runner.current_lr():
+                values = {"lr": rates[0]} | values
             runner.logger.info(
                 "epoch %d [%d/%d] %s", runner.epoch + 1, runner.inner_iter + 1,
                 len(runner.data_loader), ", ".join(f"{k}: {v:.4g}" for k, v in values.items()),
