@@ -166,11 +166,10 @@ def hang(_: Any) -> None:
 
 
 def test_a_rank_that_hangs_leaves_what_it_has_recorded(tmp_path: Path) -> None:
-    with (
-        World(None, 2, launcher=LocalLauncher(), timeout=1, trace=tmp_path / "run") as world,
-        pytest.raises(WorldError),
-    ):
-        world.run(hang)
+    with World(None, 2, launcher=LocalLauncher(), trace=tmp_path / "run") as world:
+        world.run(import_this)
+        with pytest.raises(WorldError):
+            world.run(hang, timeout=2)
     (read,) = read_worlds(tmp_path / "run")
     assert [[e.name for e in row.events][-2:] for row in read.ranks] == [["first", "second"]] * 2
 
