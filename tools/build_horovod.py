@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -122,8 +121,7 @@ def build(scratch: Path, folder: Path, changes: tuple[Change, ...]) -> Path:
         "download", "--no-deps", "--no-binary=horovod", "--no-build-isolation",
         f"--dest={scratch}", f"horovod=={HOROVOD}",
     )  # fmt: skip
-    with tarfile.open(scratch / f"horovod-{HOROVOD}.tar.gz") as archive:
-        archive.extractall(scratch, filter="data")
+    shutil.unpack_archive(scratch / f"horovod-{HOROVOD}.tar.gz", scratch)
     source = scratch / f"horovod-{HOROVOD}"
     for name, old, new in changes:
         text = (source / name).read_text()

@@ -95,28 +95,19 @@ def test_a_download_with_another_checksum_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("../escaped", b"x"), (f"{BINARY_FOLDER}/link", "/etc/passwd")]
+    ("name", "content"),
+    [("../escaped", b"x"), ("{tmp}/escaped", b"x"), (f"{BINARY_FOLDER}/link", "/etc/passwd")],
 )
 def test_an_archive_that_reaches_outside_is_refused(
     server: tuple[str, Path], tmp_path: Path, name: str, content: bytes | str
 ) -> None:
     url, folder = server
-    md5 = archive(folder, {f"{BINARY_FOLDER}/test_batch.bin": RECORDS, name: content})
+    members = {f"{BINARY_FOLDER}/test_batch.bin": RECORDS, name.format(tmp=tmp_path): content}
+    md5 = archive(folder, members)
     with pytest.raises(DataError, match=Path(name).name):
         download_cifar10(tmp_path / "data", url=f"{url}/archive.tar.gz", md5=md5)
     assert list((tmp_path / "data").iterdir()) == []
     assert not list(tmp_path.rglob("escaped"))
-
-
-def test_an_absolute_name_in_an_archive_is_written_nowhere_else(
-    server: tuple[str, Path], tmp_path: Path
-) -> None:
-    url, folder = server
-    members = {f"{BINARY_FOLDER}/test_batch.bin": RECORDS, str(tmp_path / "escaped"): b"x"}
-    md5 = archive(folder, members)
-    download_cifar10(tmp_path / "data", url=f"{url}/archive.tar.gz", md5=md5)
-    assert not list(tmp_path.rglob("escaped"))
-    assert [path.name for path in (tmp_path / "data").iterdir()] == [BINARY_FOLDER]
 
 
 def test_downloads_that_fail_say_what_to_do(server: tuple[str, Path], tmp_path: Path) -> None:
