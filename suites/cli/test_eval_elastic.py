@@ -209,6 +209,7 @@ def test_a_rank_of_somebodys_launcher_may_be_killed(
         ("own:raises", 1, ("ValueError", "no data today")),
         ("own:missing", 2, ("own", "'missing'")),
         ("own:gathers", 2, ("--elastic",)),
+        ("own:differs", 2, ("name", "first", "second", "rank 0", "rank 1")),
     ],
 )
 def test_what_all_ranks_raise_is_told_at_the_end_and_is_the_exit_status(
@@ -219,8 +220,11 @@ def test_what_all_ranks_raise_is_told_at_the_end_and_is_the_exit_status(
     (tmp_path / "own.py").write_text(
         "def raises():\n    raise ValueError('no data today')\n"
         "def gathers(backend):\n    backend.all_gather_object(0)\n"
+        "import disteval, disteval.metrics\nnames = ['second', 'first']\n"
+        "def differs():\n    return disteval.Task(samples=[1.0] * 9, predict=abs, "
+        "metrics={'mean': disteval.metrics.Mean()}, name=names.pop())\n"
     )
-    done = run(task=task)
+    done = run("--world-size=2", task=task)
     assert done.exit_code == status, done.output
     for word in words:
         assert word in done.output.splitlines()[-1]

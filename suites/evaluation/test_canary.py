@@ -59,6 +59,10 @@ def first(outputs: Any, batch: Any) -> Any:
     return (np.asarray(batch)[:, 0],)
 
 
+def second(outputs: Any, batch: Any) -> Any:
+    return (np.asarray(batch)[:, 1],)
+
+
 def mean_of(predict: Any, backend: Any = "non_dist", kind: str = "array", **options: Any) -> Any:
     return evaluate(predict, KINDS[kind](), {"mean": Mean()}, backend, 4, update=first, **options)
 
@@ -86,17 +90,19 @@ def test_another_model_on_a_rank_is_refused_on_every_rank(form: str, leases: Any
 
 
 @pytest.mark.parametrize("earlier", [0, 1])
-@pytest.mark.parametrize("differs", ["model", "samples"])
+@pytest.mark.parametrize("differs", ["model", "samples", "size", "name", "update"])
 def test_ranks_that_join_a_lender_are_compared_whoever_is_first(
     differs: str, earlier: int, tmp_path: Path
 ) -> None:
     is_refused = Event()
 
     def rank(number: int) -> Any:
+        other = differs if number else ""
         task = Task(
-            predict=model([1.0, 1.0 + number * (differs == "model")]),
-            samples=SAMPLES[:: -1 if number and differs == "samples" else 1],
-            metrics={"mean": Mean()}, batch_size=4, update=first,
+            predict=model([1.0, 2.0 if other == "model" else 1.0]),
+            samples=SAMPLES[:: -1 if other == "samples" else 1][: 18 if other == "size" else 20],
+            metrics={"mean": Mean()}, batch_size=4, name=other if other == "name" else "",
+            update=second if other == "update" else first,
         )  # fmt: skip
         with closing(Link(connect(tmp_path))) as link:
             link.report(number)

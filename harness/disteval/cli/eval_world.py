@@ -106,7 +106,8 @@ class Leader:
             elastic.ledger,
             timeout=self._world.timeout,
             ranks_per_lease=elastic.ranks_per_lease,
-            expected=None if self._world.restarts else self.size,
+            expected=self.size,
+            restarts=self._world.restarts,
             on_event=self._take_event,
             predictions=self.job.predictions,
         )

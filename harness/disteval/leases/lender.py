@@ -55,8 +55,9 @@ class Lender:
         timeout: The seconds of silence after which a rank has lost its lease.
         ranks_per_lease: The number of consecutive ranks that hold a lease together.
         in_turns: Whether the ranks of a lease evaluate different batches of it.
-        expected: The number of ranks that were started, of which a lost one is not started again;
-            None if it is not known.
+        expected: The number of ranks that were started; None if it is not known. If one of them
+            evaluates something else, the evaluation fails; a rank that joins later is refused.
+        restarts: Whether a rank that was lost is started again.
         on_event: Called with what happens to ranks.
         predictions: Where ranks write predictions, if they do. What lies there damaged is
             evaluated again; without ``folder``, the ledger is there until the result is.
@@ -73,12 +74,16 @@ class Lender:
         ranks_per_lease: int = 1,
         in_turns: bool = False,
         expected: int | None = None,
+        restarts: bool = False,
         on_event: OnEvent | None = None,
         predictions: Predictions | None = None,
     ) -> None:
         self._in_turns = in_turns
         self.outcome: Finished | None = None
-        self._members = Members(timeout, ranks_per_lease, expected, on_event)
+        self._members = Members(
+            timeout, ranks_per_lease, None if restarts else expected, on_event
+        )
+        self._expected = expected or 0
         self._folder, self._timeout, self._size = folder, timeout, ranks_per_lease
         self._ledger: Ledger | None = None
         self._predictions = predictions
@@ -251,14 +256,17 @@ class Lender:
         for name in (CONTENTS, OUTPUTS):
             if known.get(name) and here.get(name):
                 known[name] = here[name]  # they are compared below
-        refusal = differences(known, here, "on the first rank", f"on rank {rank}")
-        if refusal:
-            refusal = f"ranks do not evaluate the same thing: {refusal}"
-        elif (error := self._difference_of(join, rank)) is not None:
-            self.fail(error)  # nobody knows which rank is right
-            refusal = str(error)
-        if refusal:
-            self._replies.append((Refused(refusal), [rank]))
+        error = self._difference_of(join, rank)
+        is_late = rank >= self._expected or rank in self._members.by_rank
+        if found := differences(known, here, f"on rank {self._first}", f"on rank {rank}"):
+            told = f"ranks do not evaluate the same thing: {found}; give every rank the same"
+            error = UsageError(told)
+        elif error is not None:
+            is_late = False
+        if error is not None:
+            if not is_late:  # nobody knows which rank is right
+                self.fail(error)
+            self._replies.append((Refused(str(error)), [rank]))
             return
         member = self._members.add(rank, now)
         is_kept = self._ledger is not None and self._ledger.run.folder is not None
