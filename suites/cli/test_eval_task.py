@@ -99,8 +99,10 @@ def test_other_samples_than_those_that_are_expected_are_refused(run: Run) -> Non
     assert same.exit_code == 0, same.output
     assert digest in same.output
     assert (read()["digest"], read()["coverage"], read()["compared"]) == (digest, "exact", 101)
-    other = run("own:task", f"--expect-digest={digest}", "--limit=100", "--json=x.json")
-    assert other.exit_code == 2
+    Path("p.jsonl").write_text("good")
+    options = ("--predictions=p.jsonl", "--overwrite", "--json=x.json")
+    other = run("own:task", f"--expect-digest={digest}", "--limit=100", *options)
+    assert (other.exit_code, Path("p.jsonl").read_text()) == (2, "good")
     words = " ".join(other.output.split())
     assert digest in words
     assert len(set(re.findall("[0-9a-f]{16}", words))) == 2

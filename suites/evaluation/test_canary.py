@@ -166,6 +166,7 @@ def test_random_outputs_are_told(
     with caplog.at_level(logging.WARNING, logger="disteval"):
         for found in values(run_ranks(size, rank)):
             assert (found.difference, found.repeatable) == (None, False)
+            assert found.coverage == "by index"
     name = "random" if draw is random.random else "numpy.random"
     assert f"generator of {name}" in caplog.text
 
@@ -184,7 +185,7 @@ def test_a_generator_of_ones_own_is_noticed() -> None:
     generator = np.random.default_rng(0)
     for kind in KINDS:
         found = mean_of(lambda batch: generator.random(len(batch)), kind=kind)
-        assert found.repeatable is False
+        assert (found.repeatable, found.coverage) == (False, "by index")
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -287,14 +287,15 @@ def eval_command(
 
     options = Elastic(ledger, join, ranks_per_lease) if may_lose else None
     report = Leader(job, new_world, size, progress and not is_quiet(), options).evaluate()
-    if predictions is not None and target is not None and not join:  # a leader does it
-        report["predictions"] = _in_its_place(target.path, predictions.absolute())
     if expect_digest is not None and report["digest"] != expect_digest:
         found = report["digest"] or f"not known (their contents can't be compared, or {SWITCH}=off)"
+        written = f"; the predictions of these samples are in {target.path}" if target else ""
         raise UsageError(
             f"--expect-digest: the digest of the samples is {found}, and {expect_digest} was "
-            f"expected; evaluate the data set that was expected, or leave the option out"
+            f"expected{written}; evaluate the data set that was expected, or leave the option out"
         )
+    if predictions is not None and target is not None and not join:  # a leader does it
+        report["predictions"] = _in_its_place(target.path, predictions.absolute())
     status = write_reports(header("eval") | report, task or "ResNet-18", json_path, html_path)
     print_evaluation(report)
     sys.exit(status)

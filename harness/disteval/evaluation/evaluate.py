@@ -214,6 +214,7 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
     if work.look is not None and not alone:
         is_kept = stored or leases is not None
         compared = compared or (work.look.count if is_kept else work.look.compared)
+    is_exact = is_on() and (alone or compared == outcome.size) and outcome.repeatable is not False
     told = work.canary.difference, None if leases is None else leases.difference
     differences = [each for each in told if each is not None]
     if stored and schedule.rank == 0:
@@ -234,7 +235,7 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
         stored=stored,
         since=since,
         leases=leases,
-        coverage="exact" if is_on() and (alone or compared == outcome.size) else "by index",
+        coverage="exact" if is_exact else "by index",
         compared=compared,
         digest=as_text(outcome.contents),
         difference=None if outcome.repeatable is False else max(differences, default=None),

@@ -31,7 +31,8 @@ class Evaluation:
         leases: What happened to leases, see `disteval.leases.LeaseReport`; None without leases.
         coverage: ``exact``: each sample was counted once, and its contents are those that all
             ranks hold, because one process read all of them or ranks compared all. ``by index``:
-            each number was counted once, and contents were compared in part or not at all.
+            each number was counted once, and contents were compared in part or not at all, or
+            samples or outputs are random, see ``repeatable``.
         compared: The number of samples whose contents ranks compared.
         digest: 16 hexadecimal digits about the contents of all samples that were evaluated. They
             depend on neither ranks nor batches nor order. None if contents can't be compared.

@@ -143,6 +143,8 @@ def coverage(run: Mapping[str, Any]) -> str:
     """Return in words what was proved about the samples of an evaluation."""
     if run["coverage"] != "by index":
         return f"{run['coverage']}, each once"
+    if run.get("repeatable") is False:
+        return "by index, for samples or outputs are random"
     return f"by index, contents of {run.get('compared', 0)} of {run['size']} samples compared"
 
 
@@ -153,7 +155,7 @@ def doubts(run: Mapping[str, Any]) -> str:
         if right is not None and run["evaluated"] and share != right / run["evaluated"]:
             return f"not as it was written: {share} is not {right} of {run['evaluated']}"
     if run.get("repeatable") is False:
-        return "random: some samples, or the outputs of predict for them, were others when repeated"
+        return "some samples, or the outputs of predict for them, were others when repeated"
     if run.get("difference"):
         return f"outputs of ranks differ by up to {run['difference']:.3g} for the same samples"
     return ""
