@@ -80,9 +80,7 @@ class Lender:
     ) -> None:
         self._in_turns = in_turns
         self.outcome: Finished | None = None
-        self._members = Members(
-            timeout, ranks_per_lease, None if restarts else expected, on_event
-        )
+        self._members = Members(timeout, ranks_per_lease, None if restarts else expected, on_event)
         self._expected = expected or 0
         self._folder, self._timeout, self._size = folder, timeout, ranks_per_lease
         self._ledger: Ledger | None = None
