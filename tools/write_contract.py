@@ -1,7 +1,7 @@
 """Write the rules into docs/contract.md: what must hold, and what people get wrong and what to do.
 
-Both come from the docstring of the rule's function. ``--check`` writes nothing, and exits with 1
-where the page is not what would be written.
+Both come from the docstring of the rule's function. The objects that every check sends are written
+there, too. ``--check`` writes nothing, and exits with 1 where the page is not as it would be.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import textwrap
 from pathlib import Path
 
 from disteval.conformance.check import select_rules
+from disteval.conformance.fingerprint import describe
+from disteval.conformance.objects import KINDS
 from disteval.conformance.rule import Rule
 from page import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs" / "contract.md"
 _LISTS = re.compile(
     r"(<!-- rules (\d+), written by tools/write_contract.py -->\n).*?(<!-- end -->)", re.S
+)
+_OBJECTS = re.compile(
+    r"(<!-- objects, written by tools/write_contract.py -->\n).*?(<!-- end -->)", re.S
 )
 
 
@@ -51,7 +56,14 @@ def whole(page: str) -> str:
         sections[section] = sections.get(section, "") + described(rule)
     if missing := sections.keys() - {section for _, section, _ in _LISTS.findall(page)}:
         sys.exit(f"{PAGE.name} has no list for the rules of section {', '.join(sorted(missing))}")
-    return _LISTS.sub(lambda found: found[1] + sections.get(found[2], "") + found[3], page)
+    page = _LISTS.sub(lambda found: found[1] + sections.get(found[2], "") + found[3], page)
+    return _OBJECTS.sub(lambda found: found[1] + objects() + found[2], page)
+
+
+def objects() -> str:
+    """Return the objects of every kind as lines of code."""
+    told = ",\n".join(map(describe, KINDS))
+    return f"```text\n{told}\n```\n"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,28 @@ import numpy as np
 # Whether two equal objects of these types are the same object makes no difference to users.
 _IMMUTABLE = (tuple, frozenset, range, np.generic, datetime.date, datetime.timedelta)
 
-_SHORT = reprlib.Repr()
+_BASES = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float)
+"""What classes of a user's own may be derived from, with a value beside their attributes."""
+
+
+class _Short(reprlib.Repr):
+    """Texts that show the order of keys, and the class of what is derived from a plain one."""
+
+    def repr1(self, obj: Any, level: int) -> str:
+        text = super().repr1(obj, level)
+        name = type(obj).__name__
+        is_told = type(obj) in (*_BASES, bool) or not isinstance(obj, _BASES) or name in text
+        return text if is_told else f"{name}({text})"
+
+    def repr_dict(self, obj: dict[Any, Any], level: int) -> str:
+        if not obj or level <= 0:
+            return "{...}" if obj else "{}"
+        first = list(obj.items())[: self.maxdict]
+        told = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in first]
+        return f"{{{', '.join(told + ['...'] * (len(obj) > len(first)))}}}"
+
+
+_SHORT = _Short()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
@@ -44,8 +65,10 @@ def describe(obj: Any) -> str:
         return f"[{', '.join(map(describe, obj))}]"
     if isinstance(obj, np.ndarray):
         order = "F" if _is_fortran(obj) else "C"
+        kind = "array" if type(obj) is np.ndarray else type(obj).__name__
         return (
-            f"array({obj.dtype.str}, shape {obj.shape}, order {order}, {_SHORT.repr(obj.tolist())})"
+            f"{kind}({obj.dtype.str}, shape {obj.shape}, order {order}, "
+            f"{_SHORT.repr(obj.tolist())})"
         )
     if isinstance(obj, (bytes, bytearray)) and len(obj) > 40:
         return f"{type(obj).__name__} of length {len(obj)}"
@@ -106,16 +129,22 @@ def _collect_compound(put: Callable[[bytes], None], obj: Any, known: dict[int, A
         _put(put, kind.__name__, "".join(sorted(digest(item) for item in obj)).encode())
     elif isinstance(obj, np.ndarray):
         layout = f"{obj.dtype.str} {obj.dtype.descr} {obj.shape} {_is_fortran(obj)}"
-        _put(put, "array", layout.encode())
+        _put(put, kind.__qualname__, layout.encode())
+        if (mask := getattr(obj, "mask", None)) is not None:
+            _collect(put, np.asarray(mask), known)
         if obj.dtype.hasobject:
             _collect(put, obj.tolist(), known)
         else:
-            _put(put, "data", obj.tobytes())
+            _put(put, "data", np.asarray(obj).tobytes())
     elif isinstance(obj, np.generic):
         _put(put, f"numpy {obj.dtype.str}", obj.tobytes())
     elif isinstance(obj, BaseException):
         _put(put, "exception", f"{kind.__module__}.{kind.__qualname__}".encode())
-        _collect(put, obj.args, known)
+        _collect(put, (obj.args, vars(obj)), known)
+    elif (base := next((each for each in _BASES if isinstance(obj, each)), None)) is not None:
+        _put(put, base.__name__, f"{kind.__module__}.{kind.__qualname__}".encode())
+        _collect(put, base(obj), known)
+        _collect(put, (getattr(obj, "__dict__", {}), getattr(obj, "default_factory", None)), known)
     elif hasattr(obj, "__dict__") and not isinstance(obj, type):
         _put(put, "object", f"{kind.__module__}.{kind.__qualname__}".encode())
         _collect(put, vars(obj), known)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import enum
 import json
 import pickle
+import unicodedata
+from collections import deque
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,6 +58,38 @@ add(
     ClassLost=lambda self, item: vars(item) if type(item).__name__ == "Sample" else item,
     TimezoneLost=lambda self, item: item.replace(tzinfo=None) if hasattr(item, "tzinfo") else item,
 )  # fmt: skip
+add(
+    globals(), Changed, "2.2",
+    EnumBecomesItsValue=lambda self, item: item.value if isinstance(item, enum.Enum) else item,
+    ClassOfDictLost=lambda self, item: dict(item) if isinstance(item, dict) else item,
+    NamesOfTupleLost=lambda self, item: tuple(item) if isinstance(item, tuple) else item,
+    AttributesOfTextLost=lambda self, item: (
+        type(item)(str(item)) if isinstance(item, str) else item
+    ),
+    KeysSorted=lambda self, item: (
+        dict(sorted(item.items())) if type(item) is dict and {*map(type, item)} == {str} else item
+    ),
+    ManyKeysLost=lambda self, item: (
+        dict([*item.items()][:999]) if type(item) is dict else item
+    ),
+    DigitsLost=lambda self, item: item.normalize() if isinstance(item, Decimal) else item,
+    TextNormalised=lambda self, item: (
+        unicodedata.normalize("NFC", item) if type(item) is str else item
+    ),
+    NotesLost=lambda self, item: (
+        type(item)(*item.args) if isinstance(item, ValueError) else item
+    ),
+    BoundOfQueueLost=lambda self, item: deque(item) if isinstance(item, deque) else item,
+    ClassOfArrayLost=lambda self, item: np.asarray(item) if isinstance(item, np.ndarray) else item,
+)  # fmt: skip
+add(
+    globals(), ChangedArray, "2.2",
+    SubnormalsLost=lambda self, item: (
+        np.where(np.abs(item) < 1e-300, 0.0, item) if item.dtype == "<f8" and item.ndim else item
+    ),
+    UnitOfTimeLost=lambda self, item: item.astype("M8[ms]") if item.dtype.kind == "M" else item,
+    ObjectsBecomeText=lambda self, item: item.astype("U") if item.dtype.hasobject else item,
+)  # fmt: skip
 add(globals(), ChangedBytes, "2.3", "65535", CutAt64K=lambda self, item: item[:65_535])
 add(
     globals(), ChangedBytes, "2.3", "16 bits",
@@ -65,6 +101,12 @@ add(
 )  # fmt: skip
 add(globals(), ChangedBytes, "2.4", "33554432", LargeOnesLost=lambda self, item: item[: 32 << 20])
 add(globals(), ChangedBytes, "3.2", "65535", BroadcastCutAt64K=lambda self, item: item[:65_535])
+
+
+add(
+    globals(), Changed, "2.2", "protocol=5",
+    FoldLost=lambda self, item: item.replace(fold=0) if hasattr(item, "fold") else item,
+)  # fmt: skip
 
 
 class BitOffsetsInInt32ForFive(Gathered):
