@@ -220,7 +220,7 @@ def evaluate(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run every session that this machine can, three at a time, and say what each took.
+    """Run every session that this machine can, four at a time, and say what each took.
 
     Sessions that are named after ``--`` are run alone.
     """
@@ -352,15 +352,15 @@ def bench(session: nox.Session) -> None:
 
 
 def _side_by_side(session: nox.Session, names: list[str]) -> None:
-    """Run sessions three at a time, each one's output in one piece, and say what each took.
+    """Run sessions four at a time, each one's output in one piece, and say what each took.
 
-    Ranks mostly wait for each other, and so does who installs, so that two leave cores idle.
+    Ranks mostly wait for each other, and so does who installs, so that three leave cores idle.
     """
     # Not in session.create_tmp(): it would be every session's TMPDIR, too long for sockets.
     report = session.cache_dir.resolve() / "sessions.json"
     durations = report.with_name("durations")
     durations.mkdir(exist_ok=True)
-    command = ["-m", "nox", "--parallel=3", "--allow-parallel", f"--report={report}", "-s", *names]
+    command = ["-m", "nox", "--parallel=4", "--allow-parallel", f"--report={report}", "-s", *names]
     report.unlink(missing_ok=True)  # that of an earlier run
     begin = time.monotonic()
     codes = range(256)
@@ -372,7 +372,7 @@ def _side_by_side(session: nox.Session, names: list[str]) -> None:
     print(f"\n{'session':24}{'result':12}{'minutes':>8}")
     for one in found:
         print(f"{one['name']:24}{one['result']:12}{one['duration'] / 60:8.1f}")
-    print(f"{'all, three at a time':36}{(time.monotonic() - begin) / 60:8.1f}")
+    print(f"{'all, four at a time':36}{(time.monotonic() - begin) / 60:8.1f}")
     print(f"the slowest tests of each: {durations}", flush=True)
     if failed := [one["name"] for one in found if one["result"] not in ("success", "skipped")]:
         session.error(f"failed: {', '.join(failed)}; their output is above")
