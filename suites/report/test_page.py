@@ -151,6 +151,26 @@ def test_evaluations_of_one_task_stand_side_by_side_and_differences_are_marked()
         assert found in said, found
 
 
+def test_all_values_of_a_metric_are_compared_also_those_that_are_not_drawn() -> None:
+    many = [0] * 500
+    groups = {f"group {i}": {"mean": 0.5, "all": [*many, 1]} for i in range(150)}
+    one = TASK | {"metrics": {"of": groups}}
+    sides: list[tuple[str, Any, int]] = [("mean", 0.25, 1), ("all", [*many, 2], 1)]
+    for name, other, rows in (*sides, ("all", {"0": 1}, 2), ("mean", None, 1), ("", None, 0)):
+        last = groups["group 149"] | ({name: other} if name else {})
+        changed = TASK | {"metrics": {"of": groups | {"group 149": last}}}
+        text = page(("a.json", one), ("b.json", changed))
+        said = " ".join(" ".join(Page(text).texts).split())
+        assert said.count("✗ differs") == text.count('"text failed"') == rows, said[-3000:]
+        assert f"of … ✓ equal {200 - (rows > 0)} more values" in said
+        assert (f"group 149 {name} ✗ differs" in said) == bool(name)
+        assert ("0, 0, 2] " in said) == (other == [*many, 2])
+    del last["mean"]
+    changed = TASK | {"metrics": {"of": groups | {"group 149": last}}}
+    said = " ".join(" ".join(Page(page(("", one), ("", changed))).texts).split())
+    assert "mean ✗ differs 0.5 missing" in said
+
+
 def test_an_accuracy_that_was_edited_is_marked() -> None:
     edited = EVALUATION | {"accuracy": {"top1": 0.5}}
     said = " ".join(" ".join(Page(page(("a.json", EVALUATION), ("b.json", edited))).texts).split())

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from disteval.report import values
 
 Run = Mapping[str, Any]
 
+_BEFORE = 50  # characters that are shown before the first one that differs
+
 
 class Fact(NamedTuple):
     """A row of the table: what each evaluation has of one thing.
 
     ``sign`` is the outcome whose sign stands beside it: ``passed`` where all are equal to the last
-    bit, ``failed`` where they have to be and are not, and empty where they may differ.
+    bit, ``failed`` where they have to be and are not, and empty where they may differ. ``odd`` has
+    the places of those that differ from the first and should not.
     """
 
     name: str
     texts: Sequence[str]
     sign: str = ""
-
-    @property
-    def odd(self) -> list[bool]:
-        """Whether each differs from the first, where all have to be equal."""
-        return [self.sign == "failed" and text != self.texts[0] for text in self.texts]
+    odd: Collection[int] = ()
 
 
 class Sides(NamedTuple):
@@ -55,11 +54,30 @@ def title_of(run: Run) -> str:
 
 
 def results(runs: Sequence[Run]) -> list[Fact]:
-    """Return a row for each value that the metrics found."""
+    """Return rows for the values that the metrics found.
+
+    All values are compared. The first ones of a metric have rows, and all that differ.
+    """
     found = [_values_of(run) for run in runs]
-    names = dict.fromkeys(name for each in found for name in each)
-    missing = (None, "missing")
-    return [_compared(name, [each.get(name, missing) for each in found]) for name in names]
+    metrics: dict[str | int, list[values.Path]] = {}
+    for path in dict.fromkeys(path for each in found for path in each):
+        metrics.setdefault(path[0], []).append(path)
+    missing = (..., "missing")  # no value of JSON is equal to it
+    facts = []
+    for metric, paths in metrics.items():
+        compared = [
+            _compared(values.name_of(path), [each.get(path, missing) for each in found])
+            for path in paths
+        ]
+        more = compared[values.MOST_ROWS :]
+        differing = [fact for fact in more if fact.odd]
+        facts += compared[: values.MOST_ROWS] + differing
+        if left := len(more) - len(differing):
+            text = f"{left} more values, which the report of --json has"
+            facts.append(
+                Fact(f"{metric}  …", [text] * len(runs), "passed" if len(runs) > 1 else "")
+            )
+    return facts
 
 
 def conduct(runs: Sequence[Run]) -> list[Fact]:
@@ -103,21 +121,28 @@ def origin(runs: Sequence[Run]) -> list[Fact]:
 
 def _compared(name: str, found: Sequence[tuple[Any, str]]) -> Fact:
     """Return a row of values that have to be equal, each with its text."""
-    first, texts = found[0][0], [text for _, text in found]
+    texts = [text for _, text in found]
     if len(found) < 2:
         return Fact(name, texts)
-    equal = all(repr(value) == repr(first) for value, _ in found)  # of floats, all digits
-    if not equal and len({*texts}) < len(texts):
-        texts = [f"{value!r:.400}" for value, _ in found]
-    return Fact(name, texts, "passed" if equal else "failed")
+    exact = [repr(value) for value, _ in found]  # of floats, all digits
+    odd = {place for place, text in enumerate(exact) if text != exact[0]}
+    for place in sorted(odd, reverse=True):
+        if texts[place] == found[0][1]:  # the difference is in what the text leaves out
+            pairs = enumerate(zip(exact[0], exact[place], strict=False))
+            begin = max(0, next((i for i, (a, b) in pairs if a != b), 0) - _BEFORE)
+            for side in (0, place):
+                texts[side] = f"{'… ' * (begin > 0)}{exact[side][begin:]:.400}"
+    return Fact(name, texts, "failed" if odd else "passed", odd)
 
 
-def _values_of(run: Run) -> dict[str, tuple[Any, str]]:
-    """Return each value of the metrics with its text, by its name."""
+def _values_of(run: Run) -> dict[values.Path, tuple[Any, str]]:
+    """Return each value of the metrics with its text, by the way to it."""
     if "task" in run:
-        return {name: (value, values.text_of(value)) for name, value in values.rows(run["metrics"])}
+        return {
+            path: (value, values.text_of(value)) for path, value in values.leaves(run["metrics"])
+        }
     return {
-        f"{name} accuracy": (
+        (f"{name} accuracy",): (
             value, f"{value:.4f}  ({run['correct'].get(name, '?')} of {run['evaluated']})"
         )
         for name, value in run["accuracy"].items()

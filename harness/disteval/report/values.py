@@ -15,9 +15,16 @@ from disteval.metrics.arrays import kind_of, to_numpy
 MAX_VALUES = 1_000_000
 """The largest array of a result that a report holds; of a larger one it says the shape."""
 
-_ROWS, _DEPTH = 100, 8  # the most rows of a metric, and dicts in each other
+MOST_ROWS = 100
+"""How many values of a metric are shown, if they do not differ between evaluations."""
+
+_DEPTH = 8  # the most dicts in each other
 _WIDTH = 20  # numbers in a row of text
 _SIDE, _PAGE_SIDE = 10, 50  # rows and columns of a matrix, as text and on a page
+
+
+Path = tuple[str | int, ...]
+"""The way to a value: the name of the metric, then keys of dicts and places in lists."""
 
 
 class Matrix(NamedTuple):
@@ -66,26 +73,22 @@ def _object(value: Mapping[Any, Any]) -> dict[str, Any]:
     return found
 
 
-def rows(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the name and each value in results that `plain` has converted.
+def leaves(metrics: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yield each value in results that `plain` has converted, with the way to it.
 
-    Values in dicts have rows of their own; of a metric with too many of them the first are shown.
+    Values in dicts and in lists of lists are taken one by one, lists of numbers and matrices as a
+    whole.
     """
-    found: list[tuple[str, Any]] = []
     for name, value in metrics.items():
-        leaves = list(islice(_leaves(str(name), value), _ROWS + 1))
-        found += leaves[:_ROWS]
-        if len(leaves) > _ROWS:
-            found.append((f"{name}  …", "the report of --json has all values"))
-    return found
+        yield from _leaves((name,), value)
 
 
 def matrices(metrics: Mapping[str, Any]) -> list[Matrix]:
     """Return the results of two dimensions that are small enough to be shown as tables."""
     return [
-        Matrix(path, [[text_of(number) for number in row] for row in leaf])
+        Matrix(name_of(path), [[text_of(number) for number in row] for row in leaf])
         for name, value in metrics.items()
-        for path, leaf in islice(_leaves(str(name), value), _ROWS)
+        for path, leaf in islice(_leaves((name,), value), MOST_ROWS)
         if _is_matrix(leaf) and max(len(leaf), len(leaf[0])) <= _PAGE_SIDE
     ]
 
@@ -115,18 +118,22 @@ def _matrix_text(matrix: list[list[Any]]) -> str:
     return "\n".join(" ".join(text.rjust(widest) for text in row) for row in texts)
 
 
-def _leaves(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the values in dicts and lists, lists of numbers and matrices in one piece."""
+def name_of(path: Path) -> str:
+    """Return the way to a value as a person reads it."""
+    return "  ".join(map(str, path))
+
+
+def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
     items: Any = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list) and not _is_matrix(value):
         items = enumerate(value) if any(isinstance(item, (dict, list)) for item in value) else ()
-    if not items or depth == _DEPTH:
+    if not items or len(path) > _DEPTH:
         yield path, value
         return
     for key, item in items:
-        yield from _leaves(f"{path}  {key}", item, depth + 1)
+        yield from _leaves((*path, key), item)
 
 
 def _is_matrix(value: Any) -> TypeGuard[list[list[Any]]]:
