@@ -43,7 +43,7 @@ def test_the_finding_names_the_call(
         rf"rank 1 .* {call} #2 \({elements} float64\), ranks 0 and 2 .* {others} #2 \(2 float64"
     )
     assert re.search(parted, found.sentence), found.sentence
-    assert re.search(parted, found.details)
+    assert re.search(parted, found.message)
     # The files say the same, and torch's own analyser takes them.
     for rank in range(3):
         record = pickle.loads((tmp_path / f"rank_{rank}").read_bytes())

@@ -43,9 +43,22 @@ def test_a_case_with_other_ids_is_not_in_the_matrix(tmp_path: Path) -> None:
     assert ("pass" in matrix, "FAIL" in matrix, "dropped" in page) == (True, False, True)
 
 
-@pytest.mark.parametrize("verdict", ["wrong", "fine"])
-def test_only_what_fits_the_schema_is_a_report(verdict: str, tmp_path: Path) -> None:
+def test_the_page_shows_what_each_rank_did_where_a_call_broke(tmp_path: Path) -> None:
+    report, page = audited("wrong:needs_a_sample_on_every_rank", tmp_path)
+    found = json.loads(report.read_text())["findings"][0]
+    assert re.match(r"rank 1 raised .*\n  rank 0: returned\n", found["message"])
+    for text in (found["message"], *found["evidence"][0]):
+        assert text in html.unescape(page)
+
+
+@pytest.mark.parametrize("verdict", ["sound", "fine"])
+def test_a_page_judges_by_itself_what_fits_the_schema(verdict: str, tmp_path: Path) -> None:
     report, _ = audited("wrong:counts_padding", tmp_path)
-    report.write_text(json.dumps(json.loads(report.read_text()) | {"verdict": verdict}))
-    done = invoke("report", str(report), f"--html={tmp_path / 'again.html'}")
-    assert done.exit_code == (0 if verdict == "wrong" else 2), done.output
+    run, again = json.loads(report.read_text()), tmp_path / "again.html"
+    report.write_text(json.dumps(run | {"verdict": verdict}))
+    done = invoke("report", str(report), f"--html={again}")
+    assert done.exit_code == (0 if verdict == "sound" else 2), done.output
+    if verdict == "sound":
+        page = re.sub(r"<[^>]*>", " ", again.read_text())
+        assert len(re.findall(r"is wrong: \d+ cases were tried, \d+ wrong", page)) == 2
+        assert "is sound" not in page

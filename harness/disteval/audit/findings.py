@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from disteval.audit.case import Settings
 from disteval.judging.report import BaseReport, Finding, Verdict, header
-from disteval.text import with_sections
 
 Kind = Literal[
     "counted twice",
@@ -50,13 +49,38 @@ class LoopFinding(Finding):
         """What is wrong, see `Kind`."""
         return self.title
 
-    @property
-    def details(self) -> str:
-        """What each rank was doing, with stacks and tracebacks; empty where all returned."""
-        return with_sections(self.message, self.evidence) if self.message else ""
-
     def __str__(self) -> str:
         return f"{self.title}: {self.sentence} ({self.settings})"
+
+
+def judge(
+    outcomes: Iterable[str], found: bool, reason: str, assumes: Sequence[str], seconds: float
+) -> Verdict:
+    """Return the verdict of an audit, from what its report has.
+
+    It is ``wrong`` with a finding, and ``sound`` if every case was tried and is right.
+
+    Args:
+        outcomes: The outcome of each case.
+        found: Whether there is a finding.
+        reason: Why the function as a whole could not be judged; an empty text if it could.
+        assumes: What the function assumes.
+        seconds: The time of the audit.
+    """
+    counts = Counter(outcomes)
+    whole = 0 < counts["right"] == counts.total() and not reason
+    word = "wrong" if found else "sound" if whole else "not judged"
+    tried = counts["right"] + counts["wrong"]
+    wrong = f"{counts['wrong']} wrong" if counts["right"] or found else "and none judged"
+    covers = f"is {word}: {tried} case{'s were' if tried != 1 else ' was'} tried, {wrong}"
+    if counts["skipped"] and not reason:
+        covers += f"; {counts['skipped']} skipped, because a smaller case would disturb them"
+    if counts["out of time"]:
+        covers += f"; {counts['out of time']} not tried within --seconds"
+    if assumes:
+        covers += f"; assumed: {', '.join(assumes)}"
+    covers += f", in {seconds:.0f} s"
+    return Verdict(word, covers, word, {"sound": 0, "wrong": 1, "not judged": 2}[word])
 
 
 @dataclass
@@ -93,23 +117,9 @@ class Report(BaseReport):
 
     @property
     def judged(self) -> Verdict:
-        """``wrong`` with a finding; ``sound`` if every case was tried and is right."""
-        counts = self.counts
-        whole = 0 < counts["right"] == len(self.cases) and not self.reason
-        word = "wrong" if self.findings else "sound" if whole else "not judged"
-        tried = counts["right"] + counts["wrong"]
-        wrong = (
-            f"{counts['wrong']} wrong" if counts["right"] or self.findings else "and none judged"
-        )
-        covers = f"is {word}: {tried} case{'s were' if tried != 1 else ' was'} tried, {wrong}"
-        if counts["skipped"] and not self.reason:
-            covers += f"; {counts['skipped']} skipped, because a smaller case would disturb them"
-        if counts["out of time"]:
-            covers += f"; {counts['out of time']} not tried within --seconds"
-        if self.assumes:
-            covers += f"; assumed: {', '.join(self.assumes)}"
-        covers += f", in {self.seconds:.0f} s"
-        return Verdict(word, covers, word, {"sound": 0, "wrong": 1, "not judged": 2}[word])
+        """The verdict, see `judge`."""
+        found = bool(self.findings)
+        return judge(self.cases.values(), found, self.reason, self.assumes, self.seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -129,7 +139,7 @@ class Report(BaseReport):
                     "replay": f.replay,
                     "weights": list(f.weights),
                     "fair": list(f.fair),
-                    "details": f.details,
+                    "message": f.message,
                     "evidence": list(f.evidence),
                 }
                 for f in self.findings

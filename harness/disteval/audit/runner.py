@@ -24,6 +24,7 @@ from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
 from disteval.judging.report import replay
 from disteval.judging.retry import Try, doubt, settle
+from disteval.text import with_sections
 from disteval.traces import TraceFolder
 from disteval.world import World
 
@@ -146,7 +147,7 @@ class Audit:
         if self._fails_everywhere and not self.only:
             found = report.findings[0]
             report.reason = f"the function fails in every case: {found.sentence}"
-            report.details = found.details
+            report.details = with_sections(found.message, found.evidence) if found.message else ""
             report.findings.clear()
         report.warnings += self._notes.of_results()
         if not report.findings:

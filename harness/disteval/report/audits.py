@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from disteval.judging.report import Finding
+from disteval.audit.findings import judge
+from disteval.judging.report import Finding, Verdict
 
 Case = dict[str, Any]
 
@@ -29,6 +30,12 @@ class Matrix(NamedTuple):
     columns: Sequence[tuple[int, int]]
     rows: Sequence[tuple[int, Sequence[str | None]]]
     others: Sequence[Case]
+
+
+def verdict_of(run: dict[str, Any]) -> Verdict:
+    """Return the verdict of what the report of an audit has, whatever else it says."""
+    outcomes = (case["outcome"] for case in run["cases"])
+    return judge(outcomes, bool(run["findings"]), run["reason"], run["assumes"], run["seconds"])
 
 
 def matrix_of(run: dict[str, Any]) -> Matrix:
@@ -55,8 +62,7 @@ def findings_of(run: dict[str, Any]) -> list[tuple[Finding, dict[str, Any]]]:
         (
             Finding(
                 f"{found['kind']} {found['name']}".strip(), found["case"], found["sentence"],
-                evidence=found.get("evidence") or [("what each rank was doing", found["details"])],
-                replay=found["replay"],
+                message=found["message"], evidence=found["evidence"], replay=found["replay"],
             ),
             found,
         )
