@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import sys
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -20,9 +21,10 @@ from hypothesis import strategies as st
 
 from suites.helpers.command import disteval, invoke
 from suites.helpers.needs import framework, needs
+from suites.helpers.processes import run_plainly
 from suites.helpers.reports import page, why_no_run
 from suites.mutants.broken.gathered import ReversedOrder
-from suites.report.runs import EVALUATION, FIT, TASK
+from suites.report.runs import EVALUATION, FIT, HEADER, TASK
 
 pytestmark = needs("jsonschema")  # reads every report
 SCHEMA = json.loads(resources.files("disteval.report").joinpath("report.schema.json").read_text())
@@ -157,6 +159,40 @@ def test_a_table_of_results_is_refused_before_it_is_made(broken: dict[str, Any])
     diagonal = [one | {"id": f"1.{i}", "world_size": i} for i in range(1, 1001)]
     with pytest.raises(UsageError, match=r"1000 .* 100000"):
         page(("a file", broken | {"rules": diagonal}))
+
+
+def one_rule_at_80_000_sizes() -> None:
+    one = checked("threads", "1.1")
+    rules = [one["rules"][0] | {"world_size": n} for n in range(80_000)]
+    page(("", one | {"rules": rules, "contract": {"1.1": "required"}}))
+
+
+def an_audit_of_40_000_cases() -> None:
+    same = dict.fromkeys(["num_workers", "shuffle", "ids"], 0) | {"outcome": "right"}
+    cases = [{"size": n, "batch_size": 1, "world_size": 1, **same} for n in range(40_000)]
+    run = HEADER | {key: [] for key in ("assumes", "findings", "warnings")} | {"seconds": 1.0}
+    run |= dict.fromkeys(["target", "backend", "reason", "details"], "") | {"kind": "audit"}
+    page(("", run | {"cases": cases}))
+
+
+def an_object_of_60_000_names_and_the_last_twice() -> None:
+    names = "".join(f'"{n}": 0, ' for n in range(60_000))
+    Path("r.json").write_text(f'{{{names} "59999": 0}}')
+    assert "'59999'" in invoke("report", "r.json", "--html=p.html").stderr
+
+
+@needs("jinja2")
+@pytest.mark.parametrize("drawn", [
+    one_rule_at_80_000_sizes,
+    an_audit_of_40_000_cases,
+    an_object_of_60_000_names_and_the_last_twice,
+])  # fmt: skip
+def test_what_once_took_more_than_a_minute_takes_seconds(drawn: Any, tmp_path: Path) -> None:
+    # Of processor time: the machine may be busy.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_CPU, (20, 20))"
+    code = f"{limit}; from {__name__} import {drawn.__name__} as drawn; drawn()"
+    done = run_plainly([sys.executable, "-c", code], tmp_path, 300.0)
+    assert done.returncode == 0, (done.returncode, done.stderr)
 
 
 def test_a_huge_file_is_not_read_and_a_huge_value_is_not_shown(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def judge(
     sizes = _whole_sizes(found, contract)
     required = _required(contract)
     alone = ", the only one that it declares to have" if single_rank and sizes == [1] else ""
-    hold = [number for number in required if {*sizes} & found["passed"].get(number, set())]
+    held = {number for number, at in found["passed"].items() if not at.isdisjoint(sizes)}
+    hold = [number for number in required if number in held]
     if (alone or (len(sizes) > 1 and hold == required)) and not found["error"]:
         # Some rules of templates need another rank.
         apply = " that apply" if hold != required else ""
@@ -80,13 +81,10 @@ def _incomplete(
 def _whole_sizes(found: _Found, contract: Mapping[str, str]) -> list[int]:
     """Return the world sizes at which every required rule holds or does not apply."""
     passed, unsupported = found["passed"], found["unsupported"]
-    required = _required(contract)
-    held = {size for number in required for size in passed.get(number, ())}
-    return sorted(
-        size
-        for size in held
-        if all(size in {*passed.get(n, ()), *unsupported.get(n, ())} for n in required)
-    )
+    required, none = _required(contract), set[int]()
+    held = none.union(*(passed.get(number, none) for number in required))
+    whole = (passed.get(n, none) | unsupported.get(n, none) for n in required)
+    return sorted(held.intersection(*whole))
 
 
 def _required(contract: Mapping[str, str]) -> list[str]:

@@ -21,8 +21,8 @@ Run = dict[str, Any]
 Result = dict[str, Any]
 """One entry of its ``rules``."""
 
-
-_MAX_CELLS = 100_000
+MAX_CELLS = 100_000
+"""The most cells of one table of a page, which takes no more than a minute then."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,17 @@ def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
     """Make a column for each check, from the name and the report of each file.
 
     The checks of one backend stand side by side, the newest version first.
+
+    Raises:
+        UsageError: The table would be too large.
     """
+    rules = len({result["id"] for _, run in runs for result in run["rules"]})
+    wide = sum(len({result["world_size"] for result in run["rules"]}) for _, run in runs)
+    if rules * wide > MAX_CELLS:
+        raise UsageError(
+            f"the checks have {rules} rules and {wide} world sizes, and a page shows at most "
+            f"{MAX_CELLS} results of checks; give fewer reports"
+        )
     targets: dict[str, list[tuple[str, Run]]] = {}
     for name, run in runs:
         targets.setdefault(run["target"], []).append((name, run))
@@ -124,23 +134,13 @@ def _newest_first(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
 
 
 def make_rows(columns: Sequence[Column]) -> list[Row]:
-    """Make a row for each rule that any check tried, in the order of the rules' numbers.
-
-    Raises:
-        UsageError: The table would be too large.
-    """
+    """Make a row for each rule that any check tried, in the order of the rules' numbers."""
     found = {
         (column.index, result["id"], result["world_size"]): result
         for column in columns
         for result in column.run["rules"]
     }
     rules = {result["id"]: result for result in reversed(found.values())}
-    wide = sum(len(column.sizes) for column in columns)
-    if len(rules) * wide > _MAX_CELLS:
-        raise UsageError(
-            f"the checks have {len(rules)} rules and {wide} world sizes, and a page shows at most "
-            f"{_MAX_CELLS} results of checks; give fewer reports"
-        )
     rows = []
     for i, id_ in enumerate(sorted(rules, key=order)):
         cells = [
@@ -155,16 +155,13 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
 
 def failures(columns: Iterable[Column], rows: Sequence[Row]) -> list[Finding]:
     """Return every failure, by check, rule and world size; one likely cause is one finding."""
-    found = []
-    for column in columns:
-        cells = [cell for row in rows for cell in row.cells if cell.column is column]
-        mine = [
-            replace(finding_of(cell.result), target=column.label, anchor=cell.anchor)
-            for cell in cells
-            if cell.result and cell.result["outcome"] == "failed"
-        ]
-        found += grouped(mine)
-    return found
+    mine: dict[int, list[Finding]] = {}
+    for cell in (cell for row in rows for cell in row.cells):
+        if cell.result and cell.result["outcome"] == "failed":
+            found = finding_of(cell.result)
+            told = replace(found, target=cell.column.label, anchor=cell.anchor)
+            mine.setdefault(cell.column.index, []).append(told)
+    return [finding for column in columns for finding in grouped(mine.get(column.index, ()))]
 
 
 def faults(rows: Iterable[Row]) -> list[Cell]:
