@@ -14,6 +14,7 @@ from disteval import UsageError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suites.helpers.command import invoke
 from suites.helpers.faults import break_file
 from suites.helpers.traces import (
     Event,
@@ -181,6 +182,30 @@ def test_a_damaged_file_is_refused(line: str, tmp_path: Path) -> None:
     file.write_text(f"{first}\n{line}\n{rest}")
     with pytest.raises(UsageError, match=file.name):
         list(read_worlds(tmp_path))
+
+
+def test_a_clock_of_a_header_that_can_be_no_time_is_not_known(tmp_path: Path) -> None:
+    for rank, wall in enumerate((0, 10**400)):
+        Recorder(Place(str(tmp_path), world_size=2, clock=own_clock()), rank).close()
+        file = tmp_path / f"world-1-rank-{rank:05}.jsonl"
+        header, rest = file.read_text().split("\n", 1)
+        edited = json.dumps(json.loads(header) | {"clock": str(rank), "wall_ns": wall})
+        file.write_text(f'{edited}\n["data", "load", 0, 5, {{}}]\n{rest}')
+    (world,) = read_worlds(tmp_path)
+    assert [row.events[0].start for row in world.ranks] == [0, 0]
+    done = invoke("trace", str(tmp_path), f"--json={tmp_path / 'all.json'}")
+    assert done.exit_code == 0, done.output
+
+
+def test_events_that_overlap_as_no_ranks_do_are_refused(tmp_path: Path) -> None:
+    overlapping = [Event("data", "load", at, at + 1_000, {}) for at in range(101)]
+    for count in (100, 101):
+        world = a_world(tmp_path / str(count), [overlapping[:count]])
+        if count == 100:
+            assert len(list(merged_events(world, find_waits(world)))) > 300
+        else:
+            with pytest.raises(UsageError, match="100 events"):
+                list(merged_events(world, find_waits(world)))
 
 
 def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:

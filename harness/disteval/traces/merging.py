@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from disteval.errors import UsageError
 from disteval.files import write_atomically
 from disteval.traces.reading import Event, Row, WorldTrace
 from disteval.traces.waits import Key, Wait, Waits, key_of
 
 _ROWS = 1_000_000  # between the numbers of the rows of a rank that overlap
+_MOST_LANES = 100  # of one rank, whose order is kept among those of others
 _ARROWS = 1 << 24  # more than a world has; Perfetto shows no arrow whose identity is not a number
 
 
@@ -56,7 +58,11 @@ def merged_events(world: WorldTrace, waits: Waits) -> Iterator[dict[str, Any]]:
 
 
 def lanes(events: Iterable[Event]) -> list[list[Event]]:
-    """Return events in rows, in each of which they nest or follow each other."""
+    """Return events in rows, in each of which they nest or follow each other.
+
+    Raises:
+        UsageError: So many overlap that no rank's threads can have recorded them.
+    """
     rows: list[list[Event]] = [[]]
     inside: list[list[int]] = [[]]  # the ends of the events that are open in each row
     for event in sorted(events, key=lambda e: (e.start, -e.end)):
@@ -65,6 +71,10 @@ def lanes(events: Iterable[Event]) -> list[list[Event]]:
                 ends.pop()
         fitting = (at for at, ends in enumerate(inside) if not ends or event.end <= ends[-1])
         at = next(fitting, len(rows))
+        if at == _MOST_LANES:
+            raise UsageError(
+                f"more than {_MOST_LANES} events of one rank overlap, which --trace does not write"
+            )
         if at == len(rows):
             rows.append([])
             inside.append([])

@@ -225,7 +225,8 @@ def _align(rows: list[Row]) -> None:
     for row in known[1:]:
         first, own = known[0].header, row.header
         walls = own.get("wall_ns"), first.get("wall_ns")
-        if own.get("clock") != first.get("clock") and all(isinstance(w, int) for w in walls):
+        are_known = all(is_count(wall, -100 * _LARGEST, 100 * _LARGEST) for wall in walls)
+        if own.get("clock") != first.get("clock") and are_known:
             shift = walls[0] - walls[1]  # type: ignore[operator]
             row.events = [e._replace(start=e.start + shift, end=e.end + shift) for e in row.events]
             own |= {"offset_ns": shift, "offset_error_ns": -1, "offset_from": "wall clocks"}
