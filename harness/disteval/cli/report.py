@@ -9,7 +9,7 @@ import click
 from disteval.cli.options import HTML, RESULTS, Command, OutputPath, option
 from disteval.errors import UsageError
 from disteval.report.badge import make_badge
-from disteval.report.charts import make_pictures
+from disteval.report.charts import MAX_TRACES, make_pictures
 from disteval.report.files import MAX_BYTES, read_run, write_file
 from disteval.report.model import make_columns
 from disteval.report.page import write_page
@@ -44,18 +44,21 @@ def report_command(runs: tuple[Path, ...], html_path: Path | None, badge: Path |
         if path is not None and path.is_file() and any(_is_same(path, run) for run in runs):
             raise UsageError(f"{name} {path} would replace that report; give another file")
     files = [path for path in runs if not path.is_dir()]
-    if (size := sum(path.stat().st_size for path in files if path.exists())) > MAX_BYTES:
-        raise UsageError(
-            f"the reports have {size} bytes, and a page is made of at most {MAX_BYTES}, so that it "
-            f"takes no more than a minute; give fewer or smaller ones"
-        )
+    folders = [path for path in runs if path.is_dir()]
+    traced = (path for folder in folders for path in folder.iterdir())
+    for what, most, some in (("reports", MAX_BYTES, files), ("traces", MAX_TRACES, traced)):
+        if (size := sum(path.stat().st_size for path in some if path.is_file())) > most:
+            raise UsageError(
+                f"the {what} have {size} bytes, and a page is made of at most {most}, so that it "
+                f"takes no more than a minute; give fewer or smaller ones"
+            )
     found = [(path.name, read_run(path)) for path in files]
     if badge is not None:
         checks = [(name, run) for name, run in found if run["kind"] == "check"]
         write_file("--badge", badge, make_badge(make_columns(checks)))
         click.echo(f"{badge}: a badge")
     if html_path is not None:
-        pictures = make_pictures([path for path in runs if path.is_dir()])
+        pictures = make_pictures(folders)
         write_page(html_path, found, pictures)
         drawn = f", traces: {len(pictures)}" if pictures else ""
         click.echo(f"{html_path}: runs: {len(found)}{drawn}")

@@ -36,6 +36,9 @@ Waiting is a thin line, so that it is not told by its colour alone; idle ranks h
 COLUMNS = 600
 """How many parts a rank's time is drawn in, each with the kind that takes most of it."""
 
+MAX_TRACES = 64 << 20
+"""The most bytes of traces that are drawn, at about one second a MiB."""
+
 _MOST_ROWS, _MOST_LINES = 32, 300
 _COLOURS = [colour for colour, _ in LOOK.values()]
 _MARKERS, _DASHES = "os^DvPX*", ["-", "--", "-.", ":"]

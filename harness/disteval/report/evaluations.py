@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from disteval.report import values
+from disteval.report.files import check_table
 
 Run = Mapping[str, Any]
 
@@ -57,11 +58,16 @@ def results(runs: Sequence[Run]) -> list[Fact]:
     """Return rows for the values that the metrics found.
 
     All values are compared. The first ones of a metric have rows, and all that differ.
+
+    Raises:
+        UsageError: There are too many values to compare.
     """
     found = [_values_of(run) for run in runs]
     metrics: dict[str | int, list[values.Path]] = {}
     for path in dict.fromkeys(path for each in found for path in each):
         metrics.setdefault(path[0], []).append(path)
+    if len(runs) > 1:
+        check_table(sum(map(len, metrics.values())), len(runs))
     missing = (..., "missing")  # no value of JSON is equal to it
     facts = []
     for metric, paths in metrics.items():

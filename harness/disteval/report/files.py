@@ -24,6 +24,9 @@ from disteval.files import write_atomically
 MAX_BYTES = 16 << 20
 """The most JSON that a page is made of; the report of a check takes less than one MiB."""
 
+MAX_CELLS = 100_000
+"""The most cells of a table that compares reports."""
+
 _MAX_NUMBER = 1e300  # charts multiply numbers, and the largest float is 1.8e308
 
 _SHOWN = 200  # characters of a message about a value from a file, which may be of any length
@@ -90,6 +93,15 @@ def _number(text: str) -> str:
     if not abs(float(text)) <= _MAX_NUMBER:
         raise ValueError(f"the number {text:.{_SHOWN}} is not between ±{_MAX_NUMBER:g}")
     return text
+
+
+def check_table(rows: int, columns: int) -> None:
+    """Refuse a table that would take too long to draw, and may be much larger than its files."""
+    if rows * columns > MAX_CELLS:
+        raise UsageError(
+            f"the page would have a table of {rows} rows and {columns} columns, and a table has "
+            f"at most {MAX_CELLS} cells; give fewer reports"
+        )
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from disteval.conformance.verdict import Reason, finding_of, judge, order, reasons_of
-from disteval.errors import UsageError
 from disteval.judging.report import Finding, Verdict, grouped
+from disteval.report.files import check_table
 
 _RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 
@@ -20,9 +20,6 @@ Run = dict[str, Any]
 
 Result = dict[str, Any]
 """One entry of its ``rules``."""
-
-MAX_CELLS = 100_000
-"""The most cells of one table of a page, which takes no more than a minute then."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,7 @@ def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
     """
     rules = len({result["id"] for _, run in runs for result in run["rules"]})
     wide = sum(len({result["world_size"] for result in run["rules"]}) for _, run in runs)
-    if rules * wide > MAX_CELLS:
-        raise UsageError(
-            f"the checks have {rules} rules and {wide} world sizes, and a page shows at most "
-            f"{MAX_CELLS} results of checks; give fewer reports"
-        )
+    check_table(rules, wide)
     targets: dict[str, list[tuple[str, Run]]] = {}
     for name, run in runs:
         targets.setdefault(run["target"], []).append((name, run))

@@ -7,10 +7,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata, resources
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_output_file
+from disteval.errors import UsageError
 from disteval.extras import DISTRIBUTION, needs
 from disteval.judging.report import OUTCOMES, SIGNS
 from disteval.report import audits, model
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Run = dict[str, Any]
+
+MAX_SHOWN = 2_000_000
+"""The most values that a page shows; they take less than half a minute."""
 
 
 def check_page_path(option: str, path: Path) -> None:
@@ -86,12 +91,22 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
 
 
 def _environment() -> Environment:
-    """Return Jinja2's environment, which escapes every value and shows invisible characters."""
+    """Return Jinja2's environment for one page.
+
+    It escapes every value, shows invisible characters, and refuses more values than a page takes.
+    """
     with needs("--html", "report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
 
+    drawn = count()
+
     def finalize(value: object) -> object:
+        if next(drawn) > MAX_SHOWN:
+            raise UsageError(
+                f"the page would show more than {MAX_SHOWN} values, which takes more than a "
+                f"minute; give fewer or smaller reports"
+            )
         return value if isinstance(value, Markup) else visible(str(value))
 
     return Environment(
