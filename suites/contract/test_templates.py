@@ -8,7 +8,7 @@ from disteval import FrameError, RankError
 from disteval.frames import BLOCK_BYTES, Buffer
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import run_ranks, same_group, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, same_group, values
 
 
 class Moves(ThreadsDist):
@@ -45,9 +45,7 @@ def test_what_comes_in_another_length_than_announced_is_refused() -> None:
         own = same_group(backend, Short)
         return own.all_gather_object(1)
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, FrameError)
-        assert str(BLOCK_BYTES - 1) in str(outcome)
+    assert_each_raised(run_ranks(2, rank), FrameError, str(BLOCK_BYTES - 1))
 
 
 def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name() -> None:

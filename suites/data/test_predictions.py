@@ -25,7 +25,7 @@ from disteval import (
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.data import impatient
-from suites.helpers.thread_world import run_ranks
+from suites.helpers.thread_world import assert_each_raised, run_ranks
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
@@ -177,9 +177,7 @@ def test_a_damaged_part_is_named_and_computed_again(
 )
 def test_runs_of_other_settings_are_not_mixed(options: Any, message: str, tmp_path: Path) -> None:
     begun(tmp_path)
-    for outcome in go_on(tmp_path, **options):
-        assert isinstance(outcome, UsageError)
-        assert message in str(outcome)
+    assert_each_raised(go_on(tmp_path, **options), UsageError, message)
     assert go_on(tmp_path) == [[4], [5]]
 
 
@@ -190,9 +188,7 @@ def test_a_run_that_was_killed_after_its_manifest_is_finished(tmp_path: Path) ->
     for path, content in logs.items():
         path.touch(0o600)
         path.write_bytes(content)
-    for outcome in go_on(tmp_path):
-        assert isinstance(outcome, UsageError)
-        assert "6 samples" in str(outcome)
+    assert_each_raised(go_on(tmp_path), UsageError, "6 samples")
     assert go_on(tmp_path, overwrite=True) == [[4], [5]]
     assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
 
@@ -200,10 +196,7 @@ def test_a_run_that_was_killed_after_its_manifest_is_finished(tmp_path: Path) ->
 def test_a_result_is_replaced_only_on_request_and_only_by_a_whole_one(tmp_path: Path) -> None:
     begun(tmp_path)
     go_on(tmp_path)
-    for outcome in go_on(tmp_path):
-        assert isinstance(outcome, UsageError)
-        assert "6 samples" in str(outcome)
-        assert "overwrite=True" in str(outcome)
+    assert_each_raised(go_on(tmp_path), UsageError, "6 samples", "overwrite=True")
     begun(tmp_path, overwrite=True, format="npy")
     assert load_predictions(tmp_path).format == "jsonl"
     assert go_on(tmp_path, overwrite=True, format="npy") == [[4], [5]]
@@ -250,10 +243,7 @@ def test_ranks_that_see_different_folders_are_told_before_the_work(tmp_path: Pat
 
     with impatient(0.1):
         outcomes = run_ranks(3, rank)
-    for outcome in outcomes:
-        assert isinstance(outcome, UsageError)
-        assert "rank 1: " in str(outcome)
-        assert str(tmp_path) in str(outcome)
+    assert_each_raised(outcomes, UsageError, "rank 1: ", str(tmp_path))
     assert not model.asked
 
 
@@ -267,9 +257,7 @@ def test_a_part_that_rank_0_does_not_see_is_no_result(tmp_path: Path) -> None:
         where = Predictions(tmp_path, rows_per_part=1)
         evaluate(predict, np.arange(4), {}, backend, 1, predictions=where)
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, CoverageError)
-        assert "1 of 4 parts" in str(outcome)
+    assert_each_raised(run_ranks(2, rank), CoverageError, "1 of 4 parts")
     with pytest.raises(DataError, match="not finished"):
         load_predictions(tmp_path)
 
@@ -309,10 +297,7 @@ def test_npy_refuses_what_is_no_array_on_every_rank(tmp_path: Path) -> None:
             folder=tmp_path, format="npy",
         )  # fmt: skip
 
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, RankError)
-        assert "rank 1 " in str(outcome)
-        assert "format='jsonl'" in str(outcome)
+    assert_each_raised(run_ranks(3, rank), RankError, "rank 1 ", "format='jsonl'")
 
 
 def test_a_field_that_would_replace_the_shapes_of_another_is_refused(tmp_path: Path) -> None:
@@ -333,16 +318,12 @@ def test_a_rank_that_cannot_write_fails_on_every_rank(tmp_path: Path) -> None:
 
         evaluate(predict, np.arange(2), {}, backend, 1, predictions=folder)
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, RankError)
-        assert str(folder) in str(outcome)
+    assert_each_raised(run_ranks(2, rank), RankError, str(folder))
 
 
 def test_a_folder_that_can_not_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for outcome in go_on(tmp_path / "file" / "folder", 2):
-        assert isinstance(outcome, UsageError)
-        assert "file/folder" in str(outcome)
+    assert_each_raised(go_on(tmp_path / "file" / "folder", 2), UsageError, "file/folder")
 
 
 class Somewhere(os.PathLike[str]):

@@ -14,7 +14,7 @@ from disteval import HarnessError, RankError, UsageError, evaluate, predict_all
 from disteval.data import ShardedStream
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 
 def first_field(batch: Any) -> Any:
@@ -61,21 +61,19 @@ DIFFERENT: list[tuple[Callable[[int], Any], tuple[str, ...]]] = [
 def test_streams_that_differ_are_one_error_on_every_rank(
     samples_of: Callable[[int], Any], words: tuple[str, ...], world: int
 ) -> None:
-    for outcome in read_on(world, lambda rank: iter(samples_of(min(rank, 1)))):
-        assert isinstance(outcome, UsageError)
-        assert all(word in str(outcome) for word in words), outcome
+    assert_each_raised(
+        read_on(world, lambda rank: iter(samples_of(min(rank, 1)))), UsageError, *words
+    )
 
 
 def test_shards_that_differ_are_an_error_on_every_rank() -> None:
     def shards(rank: int) -> Any:
         return ShardedStream(["a", "b", "c"] if rank == 0 else ["b", "a", "c"], list)
 
-    for outcome in read_on(2, shards):
-        assert isinstance(outcome, UsageError)
-        assert "from a to c" in str(outcome) and "from b to c" in str(outcome)
-    for outcome in read_on(2, lambda rank: shards(0) if rank == 0 else iter("abc")):
-        assert isinstance(outcome, UsageError)
-        assert "3 shards" in str(outcome)
+    assert_each_raised(read_on(2, shards), UsageError, "from a to c", "from b to c")
+    assert_each_raised(
+        read_on(2, lambda rank: shards(0) if rank == 0 else iter("abc")), UsageError, "3 shards"
+    )
 
 
 def one_dict() -> Iterator[Any]:
@@ -150,9 +148,12 @@ def test_an_element_of_a_shard_that_fails_is_named() -> None:
         yield from range(3)
         raise OSError("the disk is gone")
 
-    for outcome in read_on(2, lambda _: ShardedStream(["bad", "worse"], broken)):
-        assert isinstance(outcome, RankError)
-        assert "sample 3 " in str(outcome) and "'bad'" in str(outcome)
+    assert_each_raised(
+        read_on(2, lambda _: ShardedStream(["bad", "worse"], broken)),
+        RankError,
+        "sample 3 ",
+        "'bad'",
+    )
 
 
 def test_what_was_opened_is_closed_and_nothing_else() -> None:

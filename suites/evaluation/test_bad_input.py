@@ -14,7 +14,7 @@ from disteval.data import ShardedStream
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 ITEMS = [{"x": float(i), "label": i % 3} for i in range(10)]
 RANKS = 3
@@ -181,8 +181,7 @@ ON_ALL_RANKS: dict[str, tuple[dict[str, Any], str]] = {
 
 def same_error(outcomes: list[Any], kind: type[HarnessError]) -> str:
     """Return the message of the error that all ranks raised."""
-    for outcome in outcomes:
-        assert isinstance(outcome, kind), repr(outcome)
+    assert_each_raised(outcomes, kind)
     (message,) = set(map(str, outcomes))
     return message
 
@@ -231,6 +230,5 @@ def test_an_interrupt_is_not_held_back_and_ends_the_threads_that_read_ahead(kind
         raise kind
 
     for samples in ({"x": np.zeros(10)}, lambda: iter(ITEMS)):
-        for outcome in run(predict=interrupted, samples=samples, workers=2):
-            assert isinstance(outcome, kind)
+        assert_each_raised(run(predict=interrupted, samples=samples, workers=2), kind)
     assert not [t for t in threading.enumerate() if t.name.startswith("disteval-loading")]

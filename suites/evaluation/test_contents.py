@@ -17,7 +17,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 from suites.properties.cases import Indexed, Stream
 
 SIZE = 1000
@@ -303,9 +303,7 @@ def test_a_loop_of_ones_own_proves_contents_by_a_digest() -> None:
             kept = wrong(rows()) if backend.rank == 1 else rows()
             return own_loop(backend, kept, 16, alone.digest)
 
-        for error in run_ranks(3, rank):
-            assert isinstance(error, CoverageError)
-            assert str(alone.digest) in str(error)
+        assert_each_raised(run_ranks(3, rank), CoverageError, str(alone.digest))
 
 
 def test_repeated_samples_must_have_the_same_contents_on_all_ranks() -> None:
@@ -320,9 +318,9 @@ def test_repeated_samples_must_have_the_same_contents_on_all_ranks() -> None:
         run_ranks(1, lambda backend: _counted_alone(backend, np.arange(10).astype(float)))
     )
     assert {one.digest for one in found} == {alone.digest}
-    for error in run_ranks(2, lambda backend: rank(backend, change=0.5)):
-        assert isinstance(error, CoverageError)
-        assert "sample 9 " in str(error)
+    assert_each_raised(
+        run_ranks(2, lambda backend: rank(backend, change=0.5)), CoverageError, "sample 9 "
+    )
 
 
 def _counted_alone(backend: ThreadsDist, held: Any) -> Any:

@@ -11,7 +11,7 @@ from disteval import Leases, RankError, UsageError, evaluate
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import Counting, run_ranks, same_group, values
+from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, same_group, values
 
 
 class Entries(BaseMetric):
@@ -278,9 +278,7 @@ def test_objects_are_compared_by_what_they_hold() -> None:
     for world in (2, 3):
         for found in values(run_ranks(world, partial(rank, differ=False))):
             assert (found.metrics["mean"]["mean"], found.coverage) == (2.0, "exact")
-        for error in run_ranks(world, partial(rank, differ=True)):
-            assert isinstance(error, UsageError)
-            assert "sample 4 " in str(error)
+        assert_each_raised(run_ranks(world, partial(rank, differ=True)), UsageError, "sample 4 ")
 
 
 def len_of_each(batch: Any) -> Any:

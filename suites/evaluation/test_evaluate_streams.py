@@ -12,7 +12,7 @@ from disteval.metrics import Mean
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.evaluation.test_evaluate_anything import Plain, twice
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 
 def elements(size: int) -> Any:
@@ -76,9 +76,7 @@ def test_equally_many_calls_are_refused_in_leases() -> None:
             predict, [*elements(5)], {"mean": Mean()}, backend, 2, even_calls=True, leases=Leases()
         )
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, UsageError | RankError)
-        assert "even_calls=True" in str(outcome)
+    assert_each_raised(run_ranks(2, rank), UsageError | RankError, "even_calls=True")
     assert not calls
 
 

@@ -9,7 +9,7 @@ from disteval import Leases, UsageError, evaluate
 from disteval.metrics import Mean
 
 from suites.helpers.needs import framework, needs
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 pytestmark = needs("torch")
 SAMPLES = np.arange(24, dtype=np.float32).reshape(12, 2)
@@ -43,9 +43,7 @@ def test_ranks_with_different_weights_are_refused(leases: Any) -> None:
     def rank(backend: Any) -> Any:
         return mean_of(model_of(int(backend.rank == 1)), backend, leases=leases)
 
-    for error in run_ranks(3, rank):
-        assert isinstance(error, UsageError)
-        assert "weights" in str(error) and "rank 1" in str(error)
+    assert_each_raised(run_ranks(3, rank), UsageError, "weights", "rank 1")
 
 
 def test_the_comparison_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
@@ -266,8 +266,9 @@ def test_large_predictions_are_gathered_in_several_messages(
 
 @pytest.mark.parametrize("way", [{"folder": 3}, {"folder": "x", "format": "csv"}])
 def test_what_can_not_be_done_is_refused(way: Any) -> None:
-    for outcome in run_ranks(2, lambda backend: predict_all(scores, [1], backend, **way)):
-        assert isinstance(outcome, UsageError)
+    assert_each_raised(
+        run_ranks(2, lambda backend: predict_all(scores, [1], backend, **way)), UsageError
+    )
 
 
 def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:

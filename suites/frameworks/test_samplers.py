@@ -10,7 +10,7 @@ from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly
-from suites.helpers.thread_world import run_ranks
+from suites.helpers.thread_world import assert_each_raised, run_ranks
 
 pytestmark = needs("datasets")
 
@@ -47,9 +47,7 @@ def test_shares_of_a_data_set_that_is_split_already_are_refused() -> None:
         whole = evaluate(lambda batch: batch["x"], rows, {}, backend, 2)
         return whole.size, evaluate(lambda batch: batch["x"], mine, {}, backend, 2)
 
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, UsageError)
-        assert "sample 0" in str(outcome)
+    assert_each_raised(run_ranks(3, rank), UsageError, "sample 0")
 
 
 @needs("accelerate", "pytorch_lightning", "torch_cpu")

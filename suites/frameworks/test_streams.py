@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from suites.data.test_streams import read_on
 from suites.helpers.data import digest_of
 from suites.helpers.needs import each, framework, needs
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 
 def numbers_of(world: int, make: Callable[[], Any], field: str) -> list[int]:
@@ -117,9 +117,7 @@ def test_a_hugging_face_stream_that_is_split_or_shuffled_is_an_error_on_every_ra
         lambda rank: hugging_face(4).shuffle(),
     ]
     for samples_of in wrong:
-        for outcome in read_on(2, samples_of):
-            assert isinstance(outcome, UsageError)
-            assert "split_dataset_by_node" in str(outcome)
+        assert_each_raised(read_on(2, samples_of), UsageError, "split_dataset_by_node")
     assert values(read_on(2, lambda _: hugging_face(4).shuffle(seed=1))) == [16] * 2
 
 

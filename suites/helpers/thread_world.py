@@ -61,3 +61,12 @@ def values(outcomes: list[T | BaseException]) -> list[T]:
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes  # type: ignore[return-value]
+
+
+def assert_each_raised(
+    outcomes: list[Any], kind: type[BaseException] | tuple[type[BaseException], ...], *words: str
+) -> None:
+    """Check that every rank has raised this kind of error, with all these words."""
+    for outcome in outcomes:
+        assert isinstance(outcome, kind), outcome
+        assert all(word in str(outcome) for word in words), outcome

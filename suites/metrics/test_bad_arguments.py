@@ -27,7 +27,7 @@ from disteval.metrics import (
 )
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import run_ranks
+from suites.helpers.thread_world import assert_each_raised, run_ranks
 from suites.metrics.cases import CASES, Case, alone, assert_same
 
 NAN, Z = math.nan, np.zeros
@@ -196,9 +196,7 @@ def test_nan_is_refused_by_every_metric_which_counts_the_rows(name: str) -> None
     def rank(backend: ThreadsDist) -> Any:
         return evaluate(lambda batch: batch["x"], samples, {"m": make()}, backend, 2)
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, RankError)
-        assert "sample 1" in str(outcome)
+    assert_each_raised(run_ranks(2, rank), RankError, "sample 1")
 
 
 def test_nan_does_not_matter_where_nothing_counts() -> None:
@@ -366,9 +364,9 @@ def test_no_samples_are_one_kind_of_error_for_every_metric(name: str, world: int
             backend,
         )
 
-    for outcome in [*run_ranks(world, rank), *run_ranks(world, evaluated)]:
-        assert isinstance(outcome, UsageError)
-        assert "no samples" in str(outcome)
+    assert_each_raised(
+        [*run_ranks(world, rank), *run_ranks(world, evaluated)], UsageError, "no samples"
+    )
 
 
 @pytest.mark.parametrize("size", [-1, 2.5, "3", True, 4])

@@ -17,7 +17,7 @@ from disteval.metrics import (
 )
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import Counting, run_ranks, values
+from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, values
 from suites.metrics.cases import SIZE, SUMS, alone, assert_same
 
 LANGUAGES = np.random.default_rng(4).choice(["de", "en", "fr"], SIZE)
@@ -133,9 +133,7 @@ def test_the_number_of_groups_is_bounded() -> None:
         mean.add([1.0] * 2, groups=[backend.rank, backend.rank + 2])
         return mean.compute()
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, UsageError)
-        assert "4 groups" in str(outcome)
+    assert_each_raised(run_ranks(2, rank), UsageError, "4 groups")
 
 
 class Late(Mean):

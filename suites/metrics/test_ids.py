@@ -19,7 +19,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from suites.helpers.thread_world import Counting, run_ranks, values
+from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, values
 from suites.metrics.cases import CASES, Entries
 
 
@@ -88,9 +88,7 @@ def test_rows_of_a_sample_that_differ_are_an_error_on_every_rank(
         metric.add(rows, ids=SampleRows([0], len(rows)))
         return metric.compute(3)
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, CoverageError)
-        assert "sample 0 " in str(outcome)
+    assert_each_raised(run_ranks(2, rank), CoverageError, "sample 0 ")
 
 
 def test_of_several_samples_with_two_values_the_first_is_named_with_its_ranks() -> None:
@@ -181,10 +179,7 @@ def test_ids_for_some_batches_or_ranks_only_are_refused(make: Any) -> None:
             metric.add([1.0], ids=None if backend.rank % 2 else [0])
         return metric.compute()
 
-    for outcome in run_ranks(5, rank):
-        assert isinstance(outcome, UsageError)
-        assert "rank 2 " in str(outcome)
-        assert "rank 1 " in str(outcome)
+    assert_each_raised(run_ranks(5, rank), UsageError, "rank 2 ", "rank 1 ")
 
 
 def test_a_group_refuses_ids_that_one_of_its_metrics_does_not_take() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.needs import needs
-from suites.helpers.thread_world import run_ranks
+from suites.helpers.thread_world import assert_each_raised, run_ranks
 
 METRICS: Any = {"auroc": AUROC, "average_precision": AveragePrecision}
 
@@ -99,6 +99,4 @@ def test_samples_of_one_class_have_no_result_on_any_rank(name: str, label: int, 
         metric.add([0.1, 0.2], [label, label])
         return metric.compute()
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, UsageError)
-        assert f"all 4 samples are {kind}" in str(outcome)
+    assert_each_raised(run_ranks(2, rank), UsageError, f"all 4 samples are {kind}")

@@ -18,7 +18,7 @@ from disteval.metrics import (
     Weighted,
 )
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 from suites.metrics.cases import Entries
 
 
@@ -136,10 +136,7 @@ def test_sums_of_different_shapes_are_never_broadcast() -> None:
         return metric.compute()
 
     outcomes = run_ranks(2, rank)
-    for outcome in outcomes:
-        assert isinstance(outcome, UsageError)
-        assert "(1,)" in str(outcome)
-        assert "(2,)" in str(outcome)
+    assert_each_raised(outcomes, UsageError, "(1,)", "(2,)")
     metric = Growing()
     metric.add([1])
     with pytest.raises(UsageError, match=r"\(1,\).*\(2,\)"):
@@ -218,6 +215,4 @@ def test_ranks_that_ask_for_different_sizes_are_told() -> None:
         metric.add([backend.rank])
         return metric.compute(backend.rank)
 
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, UsageError)
-        assert "[0, 1, 2]" in str(outcome)
+    assert_each_raised(run_ranks(3, rank), UsageError, "[0, 1, 2]")

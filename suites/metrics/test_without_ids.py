@@ -13,7 +13,7 @@ from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.helpers.thread_world import Counting, run_ranks, values
+from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, values
 from suites.metrics.cases import Entries
 
 MODES: list[Literal["unzip", "cat"]] = ["unzip", "cat"]
@@ -79,9 +79,9 @@ def test_what_is_counted_is_the_beginning_of_the_data_set(
             assert outcome == result_of(make, samples[:size])
         else:
             assert isinstance(outcome, UsageError)
-    for outcome in computed(make, shards, mode, batch, len(samples) + 3):
-        assert isinstance(outcome, UsageError)
-        assert "3 are missing" in str(outcome)
+    assert_each_raised(
+        computed(make, shards, mode, batch, len(samples) + 3), UsageError, "3 are missing"
+    )
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.sampled_from(MODES), st.booleans())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from suites.helpers.hosts import pretend_hosts
 from suites.helpers.one_rank import assert_as_on_one_rank
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 from suites.properties.cases import SAMPLES, Numbers, scored
 from suites.properties.test_exactly_once import plans
 
@@ -119,9 +119,7 @@ def test_arguments_are_checked_on_every_rank(given: dict[str, Any], words: str, 
         arguments = {"leases": Leases(), **given}
         return evaluate(lambda x: x, DATA, {"a": Accuracy()}, backend, 4, **arguments)
 
-    for outcome in run_ranks(world, rank):
-        assert isinstance(outcome, UsageError)
-        assert words in str(outcome)
+    assert_each_raised(run_ranks(world, rank), UsageError, words)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +143,7 @@ def test_an_error_of_one_rank_before_the_first_batch_reaches_every_rank() -> Non
         predict.slice_rows = slice_rows  # type: ignore[attr-defined]
         return evaluate(predict, DATA, {"a": Accuracy()}, backend, 4, leases=Leases())
 
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, HarnessError)
-        assert "rank 1 " in str(outcome)
-        assert "no slice" in str(outcome)
+    assert_each_raised(run_ranks(3, rank), HarnessError, "rank 1 ", "no slice")
 
 
 def test_an_interrupt_ends_the_lender_and_the_ledger_goes_on(
@@ -260,11 +255,11 @@ def test_ranks_of_a_group_that_take_batches_in_turn_call_the_model_equally_often
 def test_shards_have_no_turns() -> None:
     shards = ShardedStream(range(2), lambda shard: [float(shard)])
     leases = Leases(group_size=2, in_group="turns")
-    for outcome in run_ranks(
-        2, lambda backend: evaluate(lambda x: x, shards, {}, backend, leases=leases)
-    ):
-        assert isinstance(outcome, UsageError)
-        assert "'turns'" in str(outcome)
+    assert_each_raised(
+        run_ranks(2, lambda backend: evaluate(lambda x: x, shards, {}, backend, leases=leases)),
+        UsageError,
+        "'turns'",
+    )
 
 
 def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> None:
@@ -338,9 +333,7 @@ def test_an_error_while_the_result_is_computed_reaches_every_rank() -> None:
             update=lambda outputs, batch: (outputs[:, 0],),
         )  # fmt: skip
 
-    for outcome in run_ranks(2, rank):
-        assert isinstance(outcome, RankError)
-        assert "no result today" in str(outcome)
+    assert_each_raised(run_ranks(2, rank), RankError, "no result today")
 
 
 def test_ranks_of_other_hosts_reach_the_lender_by_its_address(

@@ -16,7 +16,7 @@ from disteval.metrics import Accuracy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
@@ -116,8 +116,7 @@ def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> 
     machine = Machine(last=43)
     given: Any = {"ledger": tmp_path / "ledger", "predict": machine.model()}
     where = tmp_path / "leased"
-    for outcome in run(1, "columns", 60, where, Leases(), **given):
-        assert isinstance(outcome, RankError)
+    assert_each_raised(run(1, "columns", 60, where, Leases(), **given), RankError)
     assert not (where / ".manifest.json").exists()
     machine.give_back()
     values(run(2, "columns", 60, where, Leases(), **given))
@@ -131,18 +130,18 @@ def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> 
 
 def test_another_folder_is_another_evaluation_for_a_ledger(tmp_path: Path) -> None:
     values(run(1, "rows", 9, tmp_path / "one", Leases(), ledger=tmp_path / "ledger"))
-    for outcome in run(1, "rows", 9, tmp_path / "two", Leases(), ledger=tmp_path / "ledger"):
-        assert isinstance(outcome, UsageError)
-        assert str(tmp_path / "one") in str(outcome)
+    assert_each_raised(
+        run(1, "rows", 9, tmp_path / "two", Leases(), ledger=tmp_path / "ledger"),
+        UsageError,
+        str(tmp_path / "one"),
+    )
 
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_finished_predictions_are_not_replaced_unasked(tmp_path: Path, world: int) -> None:
     values(run(1, "rows", 9, tmp_path, None))
     before = read(tmp_path)
-    for outcome in run(world, "rows", 12, tmp_path, Leases()):
-        assert isinstance(outcome, UsageError)
-        assert "9 samples" in str(outcome)
+    assert_each_raised(run(world, "rows", 12, tmp_path, Leases()), UsageError, "9 samples")
     assert read(tmp_path) == before
     values(run(world, "rows", 12, Predictions(tmp_path, overwrite=True), Leases()))
     assert [number for number, _ in read(tmp_path)] == [*range(12)]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.one_rank import assert_as_on_one_rank
-from suites.helpers.thread_world import run_ranks
+from suites.helpers.thread_world import assert_each_raised, run_ranks
 
 
 def stream_of(lengths: list[int]) -> ShardedStream:
@@ -90,10 +90,7 @@ def test_a_shard_that_cannot_be_read_is_named_on_every_rank() -> None:
             update=lambda outputs, batch: (outputs,), leases=Leases(),
         )  # fmt: skip
 
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, RankError)
-        assert "shard '2'" in str(outcome)
-        assert "the disk is gone" in str(outcome)
+    assert_each_raised(run_ranks(3, rank), RankError, "shard '2'", "the disk is gone")
 
 
 @pytest.mark.parametrize(
