@@ -13,9 +13,12 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+
+from disteval.cli import main
 
 from suites.helpers import command
 from suites.helpers.processes import (
@@ -94,9 +97,16 @@ def disteval(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", ["", *command.COMMANDS])
-def test_help_has_an_example_on_a_line_of_its_own(name: str) -> None:
-    done = command.invoke(*name.split(), "-h")
+def test_help_fits_a_screen_below_headings_and_has_an_example_on_a_line_of_its_own(
+    name: str,
+) -> None:
+    done = CliRunner().invoke(main, [*name.split(), "-h"], prog_name="disteval", terminal_width=100)
     assert done.exit_code == 0, done.output
+    assert len(done.output.splitlines()) <= 50
+    headings = {"eval": ["Options:", "The ranks:", "The results:", "ResNet-18 on CIFAR-10:"]}
+    shown = re.findall(r"^\w.*:$", done.output, re.MULTILINE)
+    assert shown == headings.get(name, shown)
+    assert len({*shown}) == len(shown) > 0
     assert re.search(rf"^  (\S+ .*)?disteval {name}[^\n]*$", done.output, re.MULTILINE)
     assert "\\b" not in done.output
     assert "--verbose" in done.output

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -89,6 +90,7 @@ def test_an_encoding_that_lacks_signs_ends_no_command(shell: Shell) -> None:
     done = shell(f"$DISTEVAL {CHECK}", **posix)
     assert done.returncode == 0, done.stderr
     assert "threads passes rules 1.1, 2.1" in done.stdout
+    assert {*re.findall(r"\\u\w{4}", done.stdout)} == {r"\u2713", r"\u2013"}
 
 
 def test_a_pipe_that_does_not_wait_for_its_reader_gets_everything() -> None:

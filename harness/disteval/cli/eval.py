@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,6 @@ DEFAULT_WORLD_SIZE = 3
 TORCH = ("torch", "torch.distributed")
 """The modules that ranks of ``torch_cpu`` are forked off, as in ``preload`` of its class."""
 
-PREDICTIONS, LOSSES = "Predictions", "Ranks that may be lost"
-"""Headings of options."""
-
 _ONE_FILE: dict[str, FormatName] = {".jsonl": "jsonl", ".parquet": "parquet"}
 """The formats of predictions in one file, by the suffix of its name."""
 
@@ -117,37 +115,37 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
 )  # fmt: skip
 @option(
     "--world-size", type=COUNT, metavar="N", help="The number of ranks.", heading=RANKS,
-    show_default=f"{DEFAULT_WORLD_SIZE}, or as mpirun or torchrun started",
+    show_default=f"{DEFAULT_WORLD_SIZE}, or as mpirun started",
 )  # fmt: skip
 @LAUNCHER
 @INTERFACE
 @option("--threads", type=COUNT, metavar="N", help="Computing threads of each rank.", heading=RANKS)
-@timeout_option(60.0, "Seconds without progress after which ranks are lost.")
+@timeout_option(60.0, "Seconds without progress until ranks are lost.")
 @option(
-    "--elastic", is_flag=True, heading=LOSSES,
+    "--elastic", is_flag=True, heading=RANKS,
     help="Lend batches to ranks, and go on when some are lost.",
 )  # fmt: skip
 @option(
-    "--ledger", type=OutputPath(check_output_folder), metavar="DIR", heading=LOSSES,
+    "--ledger", type=OutputPath(check_output_folder), metavar="DIR", heading=RANKS,
     help="Keep what ranks have finished; the next run goes on there.",
 )  # fmt: skip
 @option(
-    "--join", is_flag=True, heading=LOSSES,
+    "--join", is_flag=True, heading=RANKS,
     help="Help the run with this --ledger or DISTEVAL_LEADER.",
 )  # fmt: skip
 @option(
-    "--ranks-per-lease", type=COUNT, default=1, metavar="N", heading=LOSSES,
+    "--ranks-per-lease", type=COUNT, default=1, metavar="N", heading=RANKS,
     help="Consecutive ranks that evaluate a lease together.",
 )  # fmt: skip
 @option(
-    "--predictions", type=OutputPath(_check_predictions), metavar="DIR|FILE", heading=PREDICTIONS,
-    help="Write them to a folder, or to a file .jsonl or .parquet.",
+    "--predictions", type=OutputPath(_check_predictions), metavar="DIR|FILE", heading=RESULTS,
+    help="Write predictions to a folder, or a file .jsonl or .parquet.",
 )  # fmt: skip
 @option(
     "--predictions-format", type=click.Choice(list(FORMATS)), default="jsonl", metavar="FORMAT",
-    help=f"One of {', '.join(FORMATS)}.", heading=PREDICTIONS,
+    help=f"One of {', '.join(FORMATS)}.", heading=RESULTS,
 )  # fmt: skip
-@option("--overwrite", is_flag=True, help="Replace what is in the folder.", heading=PREDICTIONS)
+@option("--overwrite", is_flag=True, help="Replace predictions that are there.", heading=RESULTS)
 @DATA
 @DOWNLOAD
 @option(
@@ -203,29 +201,28 @@ def eval_command(
 ) -> None:
     r"""Evaluate a task on several ranks, and count every sample once.
 
-    MODULE:TASK is a function that returns a disteval.Task, in a module that can be imported from
-    the working directory; every rank calls it. Without it, ResNet-18 is evaluated on CIFAR-10's
-    test split. The command starts the ranks, or joins them under mpirun or torchrun. The exit
-    status is 0, or 1 if the evaluation failed, or 2 after wrong usage.
+    MODULE:TASK is a function that returns a disteval.Task, such as my_task:task for task() in
+    my_task.py; every rank calls it. Without it, ResNet-18 is evaluated on CIFAR-10. Ranks are
+    started, or joined under mpirun. The exit status is 0, 1 after a failure, 2 after wrong usage.
 
     \b
-    disteval eval --world-size 3
     disteval eval my_task:task --world-size 3 --json report.json --html report.html
-    disteval eval my_task:task --backend threads --limit 100 --batch-size 16
     mpirun -np 3 disteval eval my_task:task --backend mpi4py
     disteval eval my_task:task --elastic --ledger leases
     """
     if threading.current_thread() is threading.main_thread():  # as Ctrl-C does it
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     if predictions is None:
-        _refuse(PREDICTIONS, "has no effect without --predictions DIR; add it, or leave this out")
+        without = "has no effect without --predictions DIR; add it, or leave this out"
+        _refuse(("predictions_format", "overwrite"), without)
     may_lose = elastic or join or ledger is not None
     if not may_lose:
-        _refuse(LOSSES, "has no effect without --elastic; add it, or leave this out")
+        without = "has no effect without --elastic; add it, or leave this out"
+        _refuse(("ranks_per_lease",), without)
     source: TaskSource
     if task is not None:
         _refuse(
-            RESNET18,
+            ("data", "download", *resnet18),
             f"is an option of ResNet-18, and the task is {task}; leave the option out, or do what "
             f"it says in the task",
         )
@@ -324,11 +321,11 @@ def _in_its_place(folder: Path, asked: Path) -> str:
     return str(asked)
 
 
-def _refuse(heading: str, why: str) -> None:
-    """Refuse the options below a heading that stand on the command line."""
-    for parameter in click.get_current_context().command.params:
-        if getattr(parameter, "heading", "") == heading and is_given(parameter.name or ""):
-            raise UsageError(f"{parameter.opts[0]} {why}")
+def _refuse(names: Iterable[str], why: str) -> None:
+    """Refuse options that stand on the command line."""
+    for name in names:
+        if is_given(name):
+            raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
 def _check_elastic(ledger: Path | None, join: bool) -> None:

@@ -39,7 +39,7 @@ class Command(click.Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
-                heading = getattr(parameter, "heading", "Of every command")
+                heading = getattr(parameter, "heading", "Options")
                 sections.setdefault(heading, []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
