@@ -208,6 +208,63 @@ def test_charts_and_wide_tables_stay_within_the_page(browser: Browser, measured:
     assert len(boxes) >= 3
 
 
+CONTRAST = """
+const parsed = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const light = (colour) => {
+  const [r, g, b] = parsed(colour).slice(0, 3).map((part) => part / 255)
+    .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = (element) => {
+  const colour = getComputedStyle(element).backgroundColor;
+  return parsed(colour)[3] === 0 ? behind(element.parentElement) : colour;
+};
+const written = [...document.querySelectorAll("body *")].filter((element) =>
+  element.checkVisibility()
+  && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+const ratios = written.map((element) => {
+  const both = [light(getComputedStyle(element).color), light(behind(element))];
+  return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+});
+return [Math.min(...ratios), light(getComputedStyle(document.body).backgroundColor)];
+"""
+"""The smallest contrast of a text that is shown, and how light the page is, as WCAG has them."""
+
+
+def test_every_text_can_be_read_in_the_light_and_in_the_dark(
+    browser: Browser, several: Path
+) -> None:
+    browser.command("Emulation.setEmulatedMedia", features=[
+        {"name": "prefers-color-scheme", "value": "dark"},
+    ])  # fmt: skip
+    try:
+        browser.open(several)
+        browser.one("#all").click()
+        contrast, brightness = browser.run(CONTRAST)
+        assert (contrast >= 4.5, brightness < 0.1) == (True, True), (contrast, brightness)
+        browser.one("#theme").click()
+        contrast, brightness = browser.run(CONTRAST)
+        assert (contrast >= 4.5, brightness > 0.9) == (True, True), (contrast, brightness)
+    finally:
+        browser.command("Emulation.setEmulatedMedia", features=[])
+
+
+def test_every_card_has_its_border_all_around(
+    browser: Browser, several: Path, measured: Path
+) -> None:
+    for page in (several, measured):
+        browser.open(page)
+        browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        cards = browser.run(
+            "return [...document.querySelectorAll('.failure')].map((card) => ["
+            "  getComputedStyle(card).borderWidth, getComputedStyle(card).borderStyle,"
+            "  card.getBoundingClientRect().bottom"
+            "    - card.querySelector('.body').getBoundingClientRect().bottom])"
+        )
+        assert cards
+        assert all(card == ["1px", "solid", 1] for card in cards), cards
+
+
 def wait_for(browser: Browser, script: str, expected: object) -> None:
     """Wait until a script returns what is expected."""
     from selenium.webdriver.support.wait import WebDriverWait
