@@ -87,6 +87,34 @@ def check_own(folder: Path) -> None:
         )
 
 
+def open_own(path: Path, forbidden: int, why: str) -> BinaryIO:
+    """Open a file that is this user's to read; nothing of another is read, and no link followed.
+
+    Args:
+        path: The file.
+        forbidden: As for `whose`.
+        why: Why that matters, for the error.
+
+    Raises:
+        UsageError: It is a link, or belongs to another user, or others may read or write it.
+        OSError: It can't be opened.
+    """
+    try:  # a pipe would be waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UsageError(f"{path} is a symbolic link, and must be a file; remove it") from None
+        raise
+    file = os.fdopen(descriptor, "rb")
+    if found := whose(os.fstat(descriptor), forbidden):
+        file.close()
+        raise UsageError(
+            f"{path} {found}, and must be a file of user {os.geteuid()} with the mode "
+            f"{0o666 & ~forbidden:04o} at most, for {why}"
+        )
+    return file
+
+
 class Lock:
     """The lock of an open file or folder, which the kernel releases however the process ends.
 

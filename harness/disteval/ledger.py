@@ -37,7 +37,7 @@ from disteval.data.predictions import (
 )
 from disteval.data.sources import Stored
 from disteval.errors import LedgerError, UsageError
-from disteval.files import FolderLock, sync_folder, whose
+from disteval.files import FolderLock, open_own, sync_folder
 from disteval.identity import differences
 from disteval.metrics.totals import States, fold_totals, pack_totals
 from disteval.plain import dumps, is_pickled, loads
@@ -476,16 +476,8 @@ def _files(folder: Path) -> list[Path]:
 
 def _records(path: Path) -> Iterator[tuple[Any, ...]]:
     """Yield the records of a file up to the first that is not whole."""
-    if path.is_symlink():
-        raise UsageError(f"{path} is a symbolic link, and not the file of a ledger; remove it")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if why := whose(found, 0o022):
-            raise UsageError(
-                f"the ledger {path} {why}, and only user {os.geteuid()} may write it, since it "
-                f"decides what counts; give another folder"
-            )
+    with open_own(path, 0o022, "a ledger decides what counts; give another folder") as file:
+        size = os.fstat(file.fileno()).st_size
         begin = file.read(len(_MAGIC))
         if begin != _MAGIC[: len(begin)]:
             version = begin.removeprefix(_MAGIC[:-2])
@@ -501,7 +493,7 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
             if len(head) < _HEAD.size:
                 return
             length, digest = _HEAD.unpack(head)
-            if length > found.st_size - file.tell():
+            if length > size - file.tell():
                 return
             data = file.read(length)
             if blake2b(data, digest_size=16).digest() != digest:

@@ -73,6 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "mine.py").write_text("mine")
     (place / "own_task.py").write_text(TASKS)
     (place / "own_lib.py").write_text("import no_such_library\n")
+    (place / "odd" / "leader.json").touch(0o600)
     (place / "odd" / "leader.json").write_text("[]")
     (place / "part" / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(bytes(4000))
     (place / "w.safetensors").write_bytes(b"noise")

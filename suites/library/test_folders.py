@@ -78,12 +78,18 @@ def test_a_link_is_not_followed(write: Callable[[Path], None], name: str, tmp_pa
     assert mine.read_text() == "important"
 
 
-def test_a_stranger_leads_nobody(tmp_path: Path) -> None:
-    (tmp_path / "ledger").mkdir()
+@pytest.mark.parametrize("why", ["mode 0777", "mode 0644", "symbolic link"])
+def test_a_stranger_leads_nobody(why: str, tmp_path: Path) -> None:
+    folder, mine = tmp_path / "ledger", tmp_path / "mine"
+    folder.mkdir()
     leader = {"host": "127.0.0.1", "port": 1, "key": "00" * 32, "folder": str(tmp_path)}
-    (tmp_path / "ledger" / "leader.json").write_text(json.dumps(leader))
-    (tmp_path / "ledger").chmod(0o777)
-    command = ["eval", "--join", "--ledger", str(tmp_path / "ledger"), "--world-size", "1"]
-    done = invoke(*command)
+    mine.write_text(json.dumps(leader))
+    mine.chmod(0o644 if why == "mode 0644" else 0o600)
+    if why == "symbolic link":
+        (folder / "leader.json").symlink_to(mine)
+    else:
+        mine.rename(folder / "leader.json")
+    folder.chmod(0o777 if why == "mode 0777" else 0o755)
+    done = invoke("eval", "--join", "--ledger", str(folder), "--world-size", "1")
     assert done.exit_code == 2
-    assert "0777" in done.output
+    assert why in done.output

@@ -17,7 +17,7 @@ from disteval.cli.job import Borrowing, EvalJob, run_job
 from disteval.cli.terminal import is_verbose, tell
 from disteval.data.predictions import locked
 from disteval.errors import UsageError, WorldError
-from disteval.files import check_own
+from disteval.files import check_own, open_own
 from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
@@ -234,7 +234,8 @@ def _announced_in(folder: Path) -> Address:
     """
     try:
         check_own(folder)
-        address = Address.load((folder / _FILE).read_bytes())
+        with open_own(folder / _FILE, 0o077, "it says who leads, and with which key") as file:
+            address = Address.load(file.read())
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"--join: no evaluation runs with the ledger {folder} ({error}); start one with "
