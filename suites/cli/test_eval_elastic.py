@@ -148,16 +148,17 @@ def test_another_command_joins_and_finishes_what_all_ranks_have_left(
     assert sorted(one["rank"] for one in read(led)["leases"]["lost"]) == [0, 1]
 
 
-def test_a_leader_that_is_killed_leaves_no_address_and_no_key(start: Start, tmp_path: Path) -> None:
-    leader = start("env", f"TMPDIR={tmp_path}", *COMMAND, "--world-size=2", seconds=0.5)
-
-    def folders() -> int:
-        return len([*tmp_path.glob("disteval-*/*")])
-
-    # The folder is there before any rank; by now or a moment later, its address and key are.
-    assert wait_for(lambda: folders() == 1, SECONDS)
+@pytest.mark.parametrize("moment", ["disteval-*/*", "leases/leader.json"])
+def test_a_leader_that_is_killed_leaves_no_address_and_no_key(
+    moment: str, start: Start, tmp_path: Path
+) -> None:
+    """The folder is there before any rank; by now or a moment later, its address and key are."""
+    options = ("--world-size=2", "--ledger", str(tmp_path / "leases"))
+    leader = start("env", f"TMPDIR={tmp_path}", *COMMAND, *options, seconds=0.5)
+    assert wait_for(lambda: [*tmp_path.glob(moment)], SECONDS)
     leader.kill()
-    assert wait_for(lambda: folders() == 0, SECONDS)
+    left = ["disteval-*/*", "leases/leader.json*"]
+    assert wait_for(lambda: not [path for each in left for path in tmp_path.glob(each)], SECONDS)
 
 
 STUCK = """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,7 @@ class Leader:
             predictions=self.job.predictions,
         )
         self._stack.callback(self._lender.close)
-        self._address = self._world.lend(self._lender, _named(self._world))
+        self._world.lend(self._lender, _named(self._world))
         self._unannounced = elastic.ledger
 
     def _run(self, world: World) -> Results:
@@ -196,8 +195,8 @@ class Leader:
         others = event.rank >= self.size
         if self._unannounced and self._lender and self._lender.outcome is None:
             # The ledger is open, so no other leader has it.
-            self._stack.enter_context(_announced(self._address, self._unannounced))
-            self._unannounced = None
+            folder, self._unannounced = self._unannounced, None
+            self._stack.enter_context(self._world.announced(folder / _FILE))
         if event.kind == "joined":
             self._note_begun()
         if event.kind == "joined" and others:
@@ -226,7 +225,7 @@ def _named(world: World) -> Address | None:
 
 
 def _announced_in(folder: Path) -> Address:
-    """Return what `_announced` has written to the folder of a ledger.
+    """Return where the leader listens that uses the ledger of a folder.
 
     Raises:
         UsageError: No leader has written there, or a stranger may have done so; or the leader has
@@ -249,22 +248,6 @@ def _announced_in(folder: Path) -> Address:
             f"DISTEVAL_LEADER and DISTEVAL_KEY_FILE, or on a Ray cluster"
         )
     return address
-
-
-@contextmanager
-def _announced(address: Address, folder: Path) -> Iterator[None]:
-    """Let the block's evaluation be joined by whoever can read a file of mode 600 there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft, path = folder / f"{_FILE}.{os.getpid()}", folder / _FILE
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(address.dump())
-    draft.rename(path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
 
 
 def _first_report(results: Results) -> dict[str, Any]:

@@ -277,6 +277,19 @@ class Processes:
         if self._bare is not None:
             self._bare.send(["keep", str(folder)])
 
+    def announce(self, path: Path, text: str) -> None:
+        """Write a file of mode 600, which is removed at the latest when this process is gone.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        given = str(path.absolute()), text
+        if self._bare is not None:
+            with contextlib.suppress(ConnectionError):  # somebody may have killed the helper
+                self._bare.answer(self._bare.send(["announce", *given]))
+                return
+        supervisor.announce(*given)
+
     def start(self, command: Sequence[str], variables: dict[str, str], output: Path) -> None:
         """Start a command, and add its output to a file.
 

@@ -4,7 +4,8 @@ A leader that is killed can end nothing, and a rank that is stopped, or holds th
 interpreter, does not notice. So ranks are not children of their leader. A *server* is, and it forks
 a *supervisor* for each world. The supervisor starts the world's processes: by commands, or by forks
 of itself where the server has imported what ranks need. It ends them when the leader asks for it,
-or is gone: it then kills its children until there are none, and removes the world's folder.
+or is gone: it then kills its children until there are none, and removes the world's folder, and the
+file in which the leader has announced where it listens.
 
 On Linux a process that loses its parent becomes a child of the supervisor, so that nothing which a
 rank has started escapes, and the system kills the ranks of a supervisor that is killed itself: such
@@ -61,6 +62,20 @@ class RankToBe(NamedTuple):
     path: list[str]
 
 
+class Announced(NamedTuple):
+    """A file that says where a leader listens.
+
+    Attributes:
+        path: The file.
+        number: Its inode's.
+        written: When it was written, in nanoseconds.
+    """
+
+    path: str
+    number: int
+    written: int
+
+
 class Helper:
     """A server, and in each process that it forks for a world that world's supervisor.
 
@@ -77,6 +92,7 @@ class Helper:
         with suppress(AttributeError, OSError):  # another system, an old one, or it is gone
             self._leader = os.pidfd_open(leader)
         self._supervises, self._folder = False, ""
+        self._announced = list[Announced]()
         self._prepares = prepares
         self._spare: tuple[int, socket.socket] | None = None  # the supervisor of the next world
         self._begin()
@@ -102,6 +118,9 @@ class Helper:
                     answer: Any = self._supervise(*given)
                 elif what == "keep":
                     (self._folder,), answer = given, True
+                elif what == "announce":
+                    self._announced.append(announce(*given))
+                    answer = True
                 elif what == "start":
                     answer = self._start(*given)
                 elif what == "fork":
@@ -115,6 +134,8 @@ class Helper:
             if answer is not None:
                 self.tell(number, answer)
         if self._supervises:
+            for announced in self._announced:
+                _withdraw(announced)
             self._kill_all()
             deadline = time.monotonic() + KILL_SECONDS
             # Another supervisor of the world may be about it, before all ranks of this one ended.
@@ -409,6 +430,25 @@ def name_process(name: str) -> None:
 def _prctl(option: int, value: int | bytes) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def announce(path: str, text: str) -> Announced:
+    """Write a file of mode 600, which nobody sees before it is whole."""
+    draft = Path(f"{path}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    found = draft.stat()
+    draft.rename(path)
+    return Announced(path, found.st_ino, found.st_mtime_ns)
+
+
+def _withdraw(announced: Announced) -> None:
+    """Remove a file that was announced, unless it is gone, or another leader's by now."""
+    path = Path(announced.path)
+    with suppress(OSError):
+        found = path.lstat()
+        if (found.st_ino, found.st_mtime_ns) == announced[1:]:
+            path.unlink()
 
 
 def _remove(folder: str) -> bool:

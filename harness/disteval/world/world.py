@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -447,21 +447,33 @@ class World:
             self.close()
         return run.results
 
-    def lend(self, lender: Lends, named: Address | None = None) -> Address:
+    def lend(self, lender: Lends, named: Address | None = None) -> None:
         """Have `run` feed a lender, until the ranks that others have started have its outcome.
 
         Args:
             lender: Called in the thread that calls `run`.
             named: Where others may join, on this host; None stands for where the ranks of this
                 world have met, which must go on when ranks are lost.
-
-        Returns:
-            The address by which others join.
         """
         self._lender = lender
-        if named is None:
-            return self._address
-        return self._channel.listen(named.host, named.port, named.key)
+        if named is not None:
+            self._address = self._channel.listen(named.host, named.port, named.key)
+
+    @contextmanager
+    def announced(self, path: Path) -> Iterator[None]:
+        """Have a file of mode 600 say in the block where others join a world that lends.
+
+        It is removed also when this process is killed.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        self._launcher.processes.announce(path, self._address.dump())
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
     def _order(
         self,
