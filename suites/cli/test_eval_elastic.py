@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
+from disteval.outputs import SWITCH
 
 from suites.helpers import lease_task
 from suites.helpers.command import invoke
@@ -76,6 +78,7 @@ def test_lost_ranks_change_nothing(expected: dict[str, Any], tmp_path: Path) -> 
     report = read(tmp_path / "report.json")
     assert judge(report, expected) == ""
     assert {one["rank"] for one in report["leases"]["lost"]} & {0, 1}
+    assert all("told to fail" in each for each in report["leases"]["failed"]), told
     judge_predictions(tmp_path / "predictions")
 
 
@@ -162,28 +165,60 @@ def test_a_leader_that_is_killed_leaves_no_address_and_no_key(
 
 
 STUCK = """
+import pathlib
 import time
 import numpy as np
 from disteval import Task
-from disteval.metrics import Mean
+from disteval.metrics import BaseMetric, Mean
+
+def hang(*_):
+    pathlib.Path("hangs").open("a").close()
+    while True:
+        time.sleep(1)
+
+class Unending:
+    __reduce__ = hang
+
+class Odd(BaseMetric):
+    def add(self, outputs, ids=None):
+        self._extend(outputs.tolist(), ids)
+
+    def compute_metric(self, results):
+        return Unending()
 
 class Stuck(Mean):
-    def from_sums(self, sums, count):
-        while True:
-            time.sleep(1)
+    from_sums = hang
 
-task = Task(samples=np.arange(10.0), predict=abs, metrics={"stuck": Stuck()}, batch_size=1)
+def task(predict=abs, metric=Mean):
+    return Task(
+        samples=np.arange(10.0), predict=predict, metrics={"stuck": metric()}, batch_size=1,
+        update=lambda outputs, batch: (outputs,),
+    )
+
+batch, result, pickling = task(hang), task(metric=Stuck), task(metric=Odd)
 """
 
 
-def test_a_result_that_no_rank_ever_computes_ends_the_evaluation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "canary", "words"),
+    [
+        ("batch", "on", "no rank has begun"),
+        ("batch", "off", "0 of 10 batches"),
+        ("result", "off", "10 of 10 batches"),
+        ("pickling", "off", "10 of 10 batches"),
+    ],
+)
+def test_what_hangs_on_every_rank_ends_the_evaluation(
+    what: str, canary: str, words: str, tmp_path: Path, start: Start
+) -> None:
+    """It takes two timeouts of three seconds, and ranks get two seconds to end."""
     (tmp_path / "stuck.py").write_text(STUCK)
-    command = [*COMMAND[:4], "stuck:task", *COMMAND[5:], "--world-size=2", "--timeout=1"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert done.returncode == 1, done.stderr
-    assert "10 of 10 batches" in done.stderr and "1 s" in done.stderr
+    command = [*COMMAND[:4], f"stuck:{what}", *COMMAND[5:], "--world-size=2", "--timeout=3"]
+    leader = start("env", "-C", str(tmp_path), f"{SWITCH}={canary}", *command)
+    _, told = leader.communicate(timeout=SECONDS)
+    hung = time.time() - (tmp_path / "hangs").stat().st_mtime
+    assert (leader.returncode, words in told) == (1, True), told
+    assert hung < 3 * 3 + 2
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ class Lender:
     def lose(self, rank: int, why: str, now: float) -> None:
         """Note that a rank is lost, or has ended before it could take part."""
         member = self._members.by_rank.get(rank)
-        self._members.coming.discard(rank)
+        self._members.coming.pop(rank, None)
         if self.outcome is None and member is None:
             self._members.note_absent(rank, why)
         elif self.outcome is None and member is not None and member.is_there:
@@ -190,7 +190,7 @@ class Lender:
             if member is not None:
                 self.lose(rank, "another process took its place", now)
             self._members.hellos[rank] = message
-            self._members.coming.add(rank)
+            self._members.coming[rank] = now
         elif isinstance(message, Join):
             self._join(rank, message, now)
         elif member is not None:
@@ -228,7 +228,7 @@ class Lender:
 
     def _do_what_is_due(self, now: float) -> None:
         """Take leases back, lend them, or give up."""
-        if self.outcome is not None or self._ledger is None:
+        if self.outcome is not None:
             return
         was_stopped = self._members.was_stopped(now)
         if self._book is not None:

@@ -80,7 +80,7 @@ class Members:
     Attributes:
         by_rank: The ranks that have taken part, by their numbers.
         hellos: What each rank has said of itself.
-        coming: The ranks that have reported, and have not joined yet.
+        coming: The ranks that have reported and have not joined yet, and when they reported.
         lost: The ranks that were lost, and how, as texts.
         failed: The ranks that raised an exception, the units at which, and the exceptions.
     """
@@ -90,7 +90,7 @@ class Members:
     ) -> None:
         self.by_rank: dict[int, Member] = {}
         self.hellos: dict[int, Hello] = {}
-        self.coming: set[int] = set()
+        self.coming: dict[int, float] = {}
         self._absent: set[int] = set()  # ranks that have ended before they could take part
         self.lost: list[str] = []
         self.failed: list[tuple[int, int | None, str]] = []
@@ -111,7 +111,7 @@ class Members:
         if before is not None and self._size > 1:  # the others of its group stay without leases
             member.failure = before.failure
         self.by_rank[rank] = member
-        self.coming.discard(rank)
+        self.coming.pop(rank, None)
         self._absent.discard(rank)
         self.on_event(Event("joined", rank, member.name))
         return member
@@ -175,24 +175,27 @@ class Members:
 
         It can't if three ranks, or groups of ranks, raised at one unit, or are silent at one, or
         all of several are; or if no rank is left: every rank raised or was lost, or none that takes
-        leases was heard of for too long.
+        leases was heard of for too long; or if none has come so far, though each has reported.
         """
         known = {*range(self._expected or 0), *self.by_rank}
         benched = {each.rank for each in self if each.failure is not None}
         gone = {each.rank for each in self if not each.is_there} | self._absent
-        gone -= self.coming
+        gone -= self.coming.keys()
+        may_come = not self.by_rank and (not self.coming or known - self.coming.keys() - gone)
         left = len(known - benched - gone) // self._size
         silent = [(each.silent_at, each.rank) for each in self if each.silent_at is not None]
         raised = [(range(at, at + 1), rank) for rank, at, _ in self.failed if at is not None]
         if (
             self._most_at_one(raised) >= _MOST
             or self._most_at_one(silent) >= min(_MOST, max(2, left))
-            or (self._expected is not None and known <= benched | gone)
+            or (self.by_rank and self._expected is not None and known <= benched | gone)
         ):
             return self._reason(counts)
-        if was_stopped or any(
-            each.is_there and each.failure is None and now - each.heard <= self._timeout
-            for each in self
+        heard = [each.heard for each in self if each.is_there and each.failure is None]
+        if (
+            was_stopped
+            or may_come
+            or now - max([*heard, *self.coming.values()], default=-math.inf) <= self._timeout
         ):
             self._alive_at = now
         return self._reason(counts) if now - self._alive_at > self._timeout else None
@@ -208,6 +211,12 @@ class Members:
         )
 
     def _reason(self, counts: Counts) -> Exception:
+        if not self.by_rank:
+            return WorldError(
+                f"no rank has begun to evaluate within {2 * self._timeout:g} s: the ranks "
+                f"{sorted(self.coming)} make their tasks, or call predict for the first time; if "
+                f"that takes longer, {_REMEDY}"
+            )
         if not self.failed:
             lost = "; ".join(self.lost) or "nobody asked for a lease"
             return WorldError(
