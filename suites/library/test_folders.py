@@ -12,6 +12,7 @@ from disteval import Leases, UsageError, evaluate, predict_all
 from disteval.metrics import Mean
 
 from suites.helpers.command import invoke
+from suites.helpers.needs import needs
 
 STRANGER = 12345
 
@@ -30,7 +31,18 @@ def _ledger(folder: Path) -> None:
     )  # fmt: skip
 
 
-WRITERS = pytest.mark.parametrize("write", [_predictions, _ledger])
+def _training(folder: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    from suites.estimator import tiny
+
+    config = {"work_dir": folder, "epochs": 1, "log": {"interval": 1}, "checkpoints": {}}
+    tiny.runner(config).run([DataLoader(tiny.samples(8), 4)], [("train", 1)])
+
+
+WRITERS = pytest.mark.parametrize(
+    "write", [_predictions, _ledger, pytest.param(_training, marks=needs("torch"))]
+)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -60,7 +72,7 @@ def test_a_folder_of_a_stranger_is_refused(
 
 LINKS = [
     ".disteval.lock", "..manifest.json.part", "ledger-000001-0123456789abcdef.log",
-    ".ledger-000001-0123456789abcdef.log",
+    ".ledger-000001-0123456789abcdef.log", ".checkpoints.json.part", ".epoch_1.pt.part", "log.jsonl",
 ]  # fmt: skip
 
 
@@ -69,13 +81,13 @@ LINKS = [
 def test_a_link_is_not_followed(write: Callable[[Path], None], name: str, tmp_path: Path) -> None:
     folder, mine = tmp_path / "folder", tmp_path / "mine"
     folder.mkdir()
-    mine.write_text("important")
+    mine.write_text("important\n")
     (folder / name).symlink_to(mine)
     try:
         write(folder)
     except UsageError as error:
         assert str(folder) in str(error)
-    assert mine.read_text() == "important"
+    assert mine.read_text() == "important\n"
 
 
 @pytest.mark.parametrize("why", ["mode 0777", "mode 0644", "symbolic link"])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from disteval.arguments import check_count
+from disteval.errors import UsageError
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.records import line_of
 from disteval.files import write_atomically
@@ -86,6 +87,8 @@ class TextLoggerHook(Hook):
         """Remove the lines of this training that follow its checkpoint, and one without an end."""
         assert runner.work_dir is not None
         log = runner.work_dir / JSON_LOG
+        if log.is_symlink():  # to a file that a stranger may have chosen
+            raise UsageError(f"{log} is a symbolic link, and must be a file; remove it")
         if not log.exists():
             return
         lines = log.read_bytes().splitlines(keepends=True)
