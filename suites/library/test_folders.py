@@ -90,6 +90,18 @@ def test_a_link_is_not_followed(write: Callable[[Path], None], name: str, tmp_pa
     assert mine.read_text() == "important\n"
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_predictions_follow_the_umask_and_a_ledger_is_private(umask: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        _predictions(tmp_path / "predictions")
+        _ledger(tmp_path / "ledger")
+    finally:
+        os.umask(before)
+    for name, mode in [("predictions", 0o666 & ~umask), ("ledger", 0o600)]:
+        assert {path.stat().st_mode & 0o777 for path in (tmp_path / name).iterdir()} == {mode}
+
+
 @pytest.mark.parametrize("why", ["mode 0777", "mode 0644", "symbolic link"])
 def test_a_stranger_leads_nobody(why: str, tmp_path: Path) -> None:
     folder, mine = tmp_path / "ledger", tmp_path / "mine"
