@@ -631,3 +631,70 @@ def lead_without_proc() -> None:
 
 def test_a_world_starts_and_ends_where_there_is_no_proc(tmp_path: Path) -> None:
     assert run("lead_without_proc", folder=tmp_path) == [[0, 1], []]
+
+
+OWN = """
+import pathlib
+import time
+import numpy as np
+from disteval import Task
+from disteval.metrics import Mean
+
+class Slow:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, number):
+        time.sleep(0.05)
+        return float(number)
+
+task = Task(
+    samples=Slow(), predict=abs, metrics={"mean": Mean()}, batch_size=1, workers=2,
+    update=lambda outputs, batch: (outputs,),
+)
+
+def evaluate(case):
+    pathlib.Path("begun").touch()
+    time.sleep(1000)
+"""
+
+
+def end_a_command(how: str, *words: str) -> None:
+    """Have a command end, by itself or when its ranks are busy, and print what it leaves."""
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=True)
+    folder, shared = Path(os.environ["TMPDIR"]), Path("/dev/shm")
+    (folder / "own.py").write_text(OWN)
+    command = start_as_from_a_terminal(
+        [sys.executable, "-m", "disteval.cli", *words], cwd=folder, start_new_session=True
+    )
+    if how:
+        assert wait_for(lambda: (folder / "begun").exists() or [*shared.iterdir()], SECONDS)
+        wait_for(lambda: not [*shared.iterdir()], 2)  # of MPICH, when all ranks have it
+        command.send_signal(getattr(signal, how))
+    _, told = command.communicate(timeout=2 * SECONDS)
+    wait_for(lambda: not others(), SECONDS)
+    names = [path.name for path in [*folder.glob("disteval-*"), *shared.iterdir()]]
+    print(json.dumps([command.returncode, len(others()), names, told[-1000:]]))
+
+
+CHECK = ["check", "mpi4py", "--world-size=2", "--examples=2"]
+WORKERS = ["eval", "own:task", "--world-size=2"]
+AUDIT = ["audit", "own:evaluate", "--backend=torch_cpu", "--world-size=2"]
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        pytest.param("", 0, CHECK, marks=needs("mpi4py")),
+        pytest.param("SIGINT", 130, CHECK, marks=needs("mpi4py")),
+        pytest.param("", 0, WORKERS, marks=needs("torch_cpu")),
+        pytest.param("SIGINT", 130, WORKERS, marks=needs("torch_cpu")),
+        pytest.param("SIGKILL", -signal.SIGKILL, WORKERS, marks=needs("torch_cpu")),
+        pytest.param("SIGKILL", -signal.SIGKILL, AUDIT, marks=needs("torch_cpu")),
+    ],
+)
+def test_a_command_leaves_no_shared_memory_and_no_folder(
+    how: str, status: int, words: list[str], tmp_path: Path
+) -> None:
+    found, processes, names, told = run("end_a_command", how, *words, folder=tmp_path)
+    assert (found, processes, names) == (status, 0, []), told
