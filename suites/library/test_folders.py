@@ -72,7 +72,8 @@ def test_a_folder_of_a_stranger_is_refused(
 
 LINKS = [
     ".disteval.lock", "..manifest.json.part", "ledger-000001-0123456789abcdef.log",
-    ".ledger-000001-0123456789abcdef.log", ".checkpoints.json.part", ".epoch_1.pt.part", "log.jsonl",
+    ".ledger-000001-0123456789abcdef.log", ".checkpoints.json.part", ".epoch_1.pt.part",
+    "log.jsonl",
 ]  # fmt: skip
 
 

@@ -621,16 +621,44 @@ def test_the_number_of_a_rank_in_a_container_is_not_taken_for_one_here(tmp_path:
     assert found == [[1, True, True], 0, []]
 
 
-def lead_without_proc() -> None:
-    """Lead a world in a container where no /proc is mounted."""
-    subprocess.run(["mount", "--bind", os.environ["TMPDIR"], "/proc"], check=True)
+def lead_children(*_: str) -> None:
+    """Lead ranks that have a child each, and print its number."""
+
+    def have_a_child(_: Any, rank: int) -> None:
+        send_note(subprocess.Popen(CHILD).pid)
+        time.sleep(1000)
+
     with World(None, 2, launcher="local") as world:
-        told = world.run(lambda _, rank: rank, 0, 1)
-    print(json.dumps([told, left()["names"]]))
+        assert world.run(lambda _, rank: rank, 0, 1) == [0, 1]
+        world.run(have_a_child, 0, 1, on_note=lambda _, pid: print(pid, flush=True))
+
+
+def kill_a_leader_without_proc() -> None:
+    """Kill a leader in a container where no /proc is mounted, and print what is left."""
+    subprocess.run(["mount", "--bind", os.environ["TMPDIR"], "/proc"], check=True)
+    with start("lead_children") as leader:
+        assert leader.stdout is not None
+        children = [int(leader.stdout.readline()) for _ in range(2)]
+        leader.kill()
+
+    def is_there(child: int) -> bool:
+        with suppress(ChildProcessError):  # of this process, which is the first
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        with suppress(ProcessLookupError):
+            os.kill(child, 0)
+            return True
+        return False
+
+    print(
+        json.dumps(
+            [wait_for(lambda: not any(map(is_there, children)), SECONDS / 3), left()["names"]]
+        )
+    )
 
 
 def test_a_world_starts_and_ends_where_there_is_no_proc(tmp_path: Path) -> None:
-    assert run("lead_without_proc", folder=tmp_path) == [[0, 1], []]
+    assert run("kill_a_leader_without_proc", folder=tmp_path) == [True, []]
 
 
 OWN = """

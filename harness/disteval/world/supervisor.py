@@ -11,7 +11,7 @@ On Linux a process that loses its parent becomes a child of the supervisor, so t
 rank has started escapes, and the system kills the ranks of a supervisor that is killed itself: such
 signals follow the thread that forked, and this process has one. What a killed supervisor leaves
 comes to the server, which kills it. Elsewhere the processes that were started are ended, and their
-groups.
+groups are asked to.
 
 Orders and answers are lines of JSON, the orders with a number that the answer repeats. This file
 imports the standard library alone, since a server without libraries is run by its path.
@@ -291,9 +291,7 @@ class Helper:
             Whether none is left.
         """
         for pid in self._started:
-            for each in (number, signal.SIGCONT):  # a stopped process does not end otherwise
-                with suppress(OSError):
-                    os.killpg(pid, each)
+            _signal_group(pid, number)
         deadline = time.monotonic() + grace
         while self._started and time.monotonic() < deadline:
             self._wait(_LOOK_SECONDS)
@@ -319,14 +317,12 @@ class Helper:
 
     def _children(self) -> set[int]:
         """Return the children of this process; those that it has started where it sees no other."""
-        own = str(os.getpid())
-        # The /proc of another pid namespace has other numbers.
-        if Path("/proc/self").resolve().name != own:
+        if not _sees_processes():
             return set(self._started)
-        found = set()
+        own, found = str(os.getpid()).encode(), set()
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):  # it has ended
-                if stat.read_bytes().rpartition(b")")[2].split()[1] == own.encode():
+                if stat.read_bytes().rpartition(b")")[2].split()[1] == own:
                     found.add(int(stat.parent.name))
         return found
 
@@ -339,6 +335,8 @@ class Helper:
                 lost = True
                 if pid in self._started:
                     self._started.discard(pid)
+                    if not _sees_processes():  # what it has started is not found otherwise
+                        _signal_group(pid, signal.SIGTERM)
                     if self._spare is not None and self._spare[0] == pid:
                         self._spare[1].close()
                         self._spare = None
@@ -425,6 +423,17 @@ def killed_with_parent() -> None:
 def name_process(name: str) -> None:
     """Have Linux show this name of up to 15 characters of this process, as in `ps -o comm`."""
     _prctl(_PR_SET_NAME, name.encode())
+
+
+def _signal_group(group: int, number: int) -> None:
+    for each in (number, signal.SIGCONT):  # a stopped process does not end otherwise
+        with suppress(OSError):
+            os.killpg(group, each)
+
+
+def _sees_processes() -> bool:
+    """Return whether there is a /proc, and not one of another pid namespace with other numbers."""
+    return Path("/proc/self").resolve().name == str(os.getpid())
 
 
 def _prctl(option: int, value: int | bytes) -> None:
