@@ -218,6 +218,7 @@ def test_what_hangs_on_every_rank_ends_the_evaluation(
     _, told = leader.communicate(timeout=SECONDS)
     hung = time.time() - (tmp_path / "hangs").stat().st_mtime
     assert (leader.returncode, words in told) == (1, True), told
+    assert ("sent nothing for 3 s, and runs" in told) == (canary == "off"), told
     assert hung < 3 * 3 + 2
 
 

@@ -205,7 +205,7 @@ class Leader:
             tell(f"disteval eval: rank {event.rank} {event.what}; it gets no more leases")
         elif event.kind == "slow":
             tell(f"disteval eval: rank {event.rank} {event.what}")
-        elif event.kind == "lost" and event.what.startswith("sent nothing"):
+        elif event.kind == "silent":
             seen = None if others else self._world.look_at(event.rank)
             status = seen or RankStatus(event.rank)
             status.end = f"{event.what}, and {seen.how}" if seen else event.what

@@ -18,7 +18,7 @@ _MOST = 3  # so many ranks that raise an exception, or are silent, at one unit e
 
 
 class Event(NamedTuple):
-    """Something that happened to a rank: ``joined``, ``lost``, ``slow`` or ``failed``."""
+    """A rank has ``joined`` or ``failed``, was ``lost``, or is ``silent`` or ``slow``."""
 
     kind: str
     rank: int
@@ -131,10 +131,10 @@ class Members:
             if each.failure is None:
                 each.failure = why if each is member else f"is in a group with rank {member.rank}"
 
-    def note_lost(self, member: Member, why: str) -> None:
+    def note_lost(self, member: Member, why: str, kind: str = "lost") -> None:
         """Note how a rank was lost."""
         self.lost.append(f"{member.name}: {why}")
-        self.on_event(Event("lost", member.rank, why))
+        self.on_event(Event(kind, member.rank, why))
 
     def note_absent(self, rank: int, why: str) -> None:
         """Note that a rank has ended before it could take part."""
@@ -144,7 +144,7 @@ class Members:
     def note_silent(self, member: Member, units: range) -> None:
         """Note that a rank has lost its lease, at one of these units, because it sent nothing."""
         member.silent_at = units
-        self.note_lost(member, f"sent nothing for {self._timeout:g} s")
+        self.note_lost(member, f"sent nothing for {self._timeout:g} s", "silent")
 
     def note_heard(self, member: Member, now: float) -> None:
         """Note that a rank has sent something, and say so if it was thought to be lost."""

@@ -61,6 +61,18 @@ class Thread(NamedTuple):
         return "\n".join([f"{self.name} (innermost call first):", *lines])
 
 
+class End(str):
+    """How a process or a thread ended, in words.
+
+    Attributes:
+        signal: The name of the signal that ended a process; nothing without one.
+        by_itself: Whether it has exited, rather than been ended.
+    """
+
+    signal: str = ""
+    by_itself: bool = False
+
+
 @dataclass
 class RankStatus:
     """What is known of one rank of a world that failed.
@@ -122,7 +134,7 @@ class RankStatus:
     @property
     def signal(self) -> str:
         """The name of the signal that ended its process, such as SIGKILL; nothing without one."""
-        return self.end.removeprefix(_KILLED) if self.end.startswith(_KILLED) else ""
+        return self.end.signal if isinstance(self.end, End) else ""
 
     @property
     def frames(self) -> Sequence[Frame]:
@@ -333,25 +345,27 @@ def list_ranks(ranks: Sequence[int], world_size: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-_KILLED = "killed by "
-
-
 def ended_itself(how: str) -> bool:
-    """Return whether this, as `exit_text` says it, is the end of what nobody has ended."""
-    return how.startswith(("its process exited", "its thread ended"))
+    """Return whether a launcher knows of a rank that nobody has ended it."""
+    return isinstance(how, End) and how.by_itself
 
 
-def exit_text(status: int | None) -> str:
+def exit_text(status: int | None) -> End:
     """Return the exit status of a process in words."""
     if status is None:
-        return "its process ended"
+        return End("its process ended")
     if status < 0:
+        name = f"signal {-status}"
         with suppress(ValueError):  # a real-time signal has no name
-            return f"{_KILLED}{signal.Signals(-status).name}"
-        return f"{_KILLED}signal {-status}"
+            name = signal.Signals(-status).name
+        end = End(f"killed by {name}")
+        end.signal = name
+        return end
     if status == 0 and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-        return "its process ended, and how is not known because this process ignores SIGCHLD"
-    return f"its process exited with status {status}"
+        return End("its process ended, and how is not known because this process ignores SIGCHLD")
+    end = End(f"its process exited with status {status}")
+    end.by_itself = True
+    return end
 
 
 def _describe(status: RankStatus, last: Position) -> str:

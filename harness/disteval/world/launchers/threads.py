@@ -9,6 +9,7 @@ from pathlib import Path
 
 from disteval.host import RANK_THREAD
 from disteval.world.launchers.base import Launcher
+from disteval.world.postmortem import End
 from disteval.world.rank import serve
 
 
@@ -40,7 +41,11 @@ class ThreadsLauncher(Launcher):
     def how_ended(self, rank: int, seconds: float = 0.0) -> str:
         """Say that the rank's thread ended, once it has; nothing ends it from outside."""
         self._threads[rank].join(max(0.0, seconds))
-        return "" if self._threads[rank].is_alive() else "its thread ended"
+        if self._threads[rank].is_alive():
+            return ""
+        end = End("its thread ended")
+        end.by_itself = True
+        return end
 
 
 def _serve(directory: Path, rank: int, connection: Connection) -> None:
