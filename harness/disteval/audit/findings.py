@@ -13,6 +13,7 @@ from disteval.judging.report import BaseReport, Finding, Verdict, header
 Kind = Literal[
     "counted twice",
     "dropped",
+    "not in the data set",
     "weighted wrongly",
     "outputs in another order",
     "outputs of other samples",

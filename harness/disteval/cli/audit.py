@@ -13,7 +13,7 @@ from rich.console import Console
 from tqdm import tqdm
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.options import POSITIVE, RANKS, Command, judging_options, option
+from disteval.cli.options import POSITIVE, RANKS, Command, is_given, judging_options, option
 from disteval.cli.tables import print_findings, print_line, print_verdict
 from disteval.cli.terminal import is_quiet, print_failure, tell, write_reports
 from disteval.errors import UsageError
@@ -30,9 +30,17 @@ STARTERS = (
 )  # fmt: skip
 """The libraries that there is a function to start from for."""
 
+_OF_RANKS = ("tokens", "first", "backend", "launcher", "interface", "timeout", "trace")
+"""Options that an audit of a sampler, which has no ranks, does not have."""
+
 
 @click.command("audit", cls=Command)
 @click.argument("target", required=False)
+@option(
+    "--sampler", is_flag=True,
+    help="TARGET is a function of the numbers of samples and ranks and the rank, which returns "
+    "indices: try it alone, in all small cases.",
+)  # fmt: skip
 @option("--tokens", is_flag=True, help="Give each sample tokens, whose number varies.")
 @option("--case", metavar="N=5,B=4,W=2", help="Try this case alone.")
 @option("--first", is_flag=True, help="Stop at the first case that is wrong.")
@@ -56,6 +64,7 @@ def audit_command(
     world_size: tuple[int, ...] | None,
     launcher: str | None,
     interface: str | None,
+    sampler: bool,
     tokens: bool,
     case: str | None,
     first: bool,
@@ -79,6 +88,7 @@ def audit_command(
     disteval audit --write accelerate > my_eval.py
     disteval audit my_eval:evaluate
     disteval audit my_eval:evaluate --case N=5,B=4,W=2
+    disteval audit --sampler my_eval:make_sampler
     mpirun -np 3 disteval audit my_eval:evaluate --backend mpi4py
     """
     if starter is not None:
@@ -97,6 +107,16 @@ def audit_command(
             f"--case has the world size {only.world_size}, and --world-size has "
             f"{', '.join(map(str, world_size))}; leave --world-size out"
         )
+    if sampler:
+        from disteval.audit.sampler import WORLD_SIZES, audit_sampler
+
+        for name in _OF_RANKS:
+            if is_given(name):
+                raise UsageError(f"--{name} has no effect on --sampler, which starts no ranks")
+        found = audit_sampler(
+            target, world_size or WORLD_SIZES, only=only, seed=seed, seconds=seconds
+        )
+        sys.exit(_write(found, json_path, html_path))
     if only:
         only = replace(only, tokens=only.tokens or tokens, seed=only.seed or seed)
     begun = leading(
@@ -118,12 +138,13 @@ def audit_command(
             on_finding=lambda finding: tell(f"found: {finding}"), on_step=show,
         ).run()  # fmt: skip
         bar.close()
-        status = write_reports(report.to_json(), report.target, json_path, html_path)
-        _show(Console(), report)
-        sys.exit(report.exit_code or status)
+        sys.exit(_write(report, json_path, html_path))
 
 
-def _show(console: Console, report: Report) -> None:
+def _write(report: Report, json_path: Path | None, html_path: Path | None) -> int:
+    """Write and print a report, and return the exit status."""
+    console = Console()
+    status = write_reports(report.to_json(), report.target, json_path, html_path)
     print_findings(console, report.findings)
     for warning in report.warnings:
         print_line(console, f"\nnote: {warning}")
@@ -132,3 +153,4 @@ def _show(console: Console, report: Report) -> None:
         if report.details:
             print_line(console, "  " + report.details.replace("\n", "\n  "))
     print_verdict(console, report.target, report.judged)
+    return report.exit_code or status

@@ -184,12 +184,14 @@ def replay(
     Args:
         command: The sub-command.
         target: What was judged, as it was named.
-        options: The values of its options by name; None leaves one out.
+        options: The values of its options by name; None leaves one out, and True is for a flag.
         started_by: The command that starts the ranks, which stands before it.
     """
     words = [*started_by, "disteval", command, target]
     for name, value in options.items():
-        if value is not None:
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)
 
