@@ -23,6 +23,18 @@ class OwnEntryIsTheInput(Mutant):
         return gathered
 
 
+class OwnTupleIsTheInput(Mutant):
+    """Takes a tuple for what can't be changed."""
+
+    breaks = "4.1"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        gathered = super().all_gather_object(obj)
+        if type(obj) is tuple:
+            gathered[self.rank] = obj
+        return gathered
+
+
 class BroadcastReturnsTheInput(Mutant):
     breaks = "4.1"
 
@@ -87,6 +99,26 @@ class LargeArraysShareABuffer(ChangedArray):
         buffer = self.buffers.setdefault((array.dtype, array.shape), np.empty_like(array))
         buffer[:] = array
         return buffer
+
+
+class LargeResultsHaveThreeBuffers(Gathered):
+    """Gathers large arrays into one of three buffers, in turn."""
+
+    breaks = "4.1"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.calls, self.buffers = 0, dict[Any, Any]()
+
+    def change(self, gathered: list[Any]) -> Any:
+        if not all(isinstance(item, np.ndarray) and item.nbytes > 1 << 20 for item in gathered):
+            return gathered
+        self.calls += 1
+        for rank, array in enumerate(gathered):
+            buffer = self.buffers.setdefault((self.calls % 3, rank), np.empty_like(array))
+            buffer[:] = array
+            gathered[rank] = buffer
+        return gathered
 
 
 class InputIsMarked(Mutant):

@@ -39,6 +39,16 @@ class EndsAllWorlds(Mutant):
                 group.barrier.abort()
 
 
+class NeverLeaves(Mutant):
+    """Does nothing when a group is left."""
+
+    breaks = "1.5"
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        pass
+
+
 class CannotJoinAgain(Mutant):
     """Refuses to join, as libraries do that can be initialised once a process."""
 

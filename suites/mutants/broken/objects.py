@@ -155,6 +155,16 @@ class PiecesInTheOrderOfArrival(LargeGathered):
         return [*mixed, *others]
 
 
+class LastByteOfPagesLost(Mutant):
+    """Loses the last byte where the length on the wire is a multiple of 64 KiB."""
+
+    breaks = "2.3"
+
+    def _all_gather_bytes(self, mine: Any, sizes: Any) -> Any:
+        found = super()._all_gather_bytes(mine, sizes)
+        return [data[:-1] + b"\0" if data and len(data) % 65_536 == 0 else data for data in found]
+
+
 class SharingLost(Changed):
     breaks = "2.2"
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, explains
+from disteval.conformance.collectives import Collective, sequence, trial_of
 from disteval.conformance.rule import Trial, rule
 from disteval.conformance.wrong import Difference, same
 from disteval.contract import BaseDistBackend
@@ -23,9 +24,11 @@ CACHED = (
     "an old copy of an object that has changed since is sent, as from a cache by identity; "
     "serialise the object in each call"
 )
-_KINDS = ("dict", "array", "large array")
+_KINDS = ("dict", "array", "large array", "tuple")
 _LATE_SECONDS = 0.01
 _LARGE_ENTRIES = 10_000  # more than 64 KiB
+_HUGE_ENTRIES = 150_000  # more than 1 MiB
+_CALLS = 9  # more than there are buffers that a library uses in turn
 _CHANGE = 7  # the mark of a change to what a rank has sent
 
 
@@ -83,6 +86,12 @@ def check_independence(bench: Bench) -> None:
         )
         trials.append(Trial([(kind, alike, src) for _ in ranks], expected, example))
     bench.expect(change_results, trials)
+    if bench.is_smallest:  # buffers that are used in turn may be for large objects alone
+        calls = [
+            Collective([np.full(_HUGE_ENTRIES, 100 * call + rank) for rank in ranks])
+            for call in range(_CALLS)
+        ]
+        bench.expect(sequence, [trial_of(calls)])
 
 
 @rule("4.2", "inputs are free again", cause=moment)
@@ -152,6 +161,8 @@ def mark_of(rank: int, index: int) -> int:
 def changeable(kind: str, value: int) -> Any:
     """Return an object of that kind that can be changed, the same on every rank for one value."""
     array = np.full(_LARGE_ENTRIES if kind == "large array" else 3, value)
+    if kind == "tuple":
+        return [value], array
     if kind != "dict":
         return array
     large = np.full(_LARGE_ENTRIES, value)
@@ -160,6 +171,9 @@ def changeable(kind: str, value: int) -> Any:
 
 def change(obj: Any, mark: int) -> None:
     """Change every part of an object of `changeable`, so that the mark can be seen in it."""
+    if isinstance(obj, tuple):
+        obj[0].append(mark)
+        obj = obj[1]
     if not isinstance(obj, dict):
         obj += mark
         return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import Collective, Payload, payloads, sequence, trial_of
 from disteval.conformance.objects import KINDS, SIZES, large, large_of_each
@@ -49,7 +51,13 @@ def check_all_gather_sizes(bench: Bench) -> None:
     payload is received in a buffer of another one's size; gather the lengths first.
     """
     world = bench.world_size
-    sent = [payloads(world, size, largest) for size in SIZES for largest in range(world)]
+    sent: list[list[Any]] = [
+        [*payloads(world, size, largest)] for size in SIZES for largest in range(world)
+    ]
+    # The memory of an array may travel as it is, so that its length is that on the wire.
+    for number, size in enumerate(SIZES):
+        array = (np.arange(size) % 251 + 1).astype(np.uint8)  # it ends with no zero
+        sent.append([array if rank == number % world else rank for rank in range(world)])
     bench.expect(sequence, [trial_of([Collective(each)]) for each in sent])
 
 

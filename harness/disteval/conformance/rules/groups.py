@@ -51,10 +51,10 @@ def check_side_by_side(bench: Bench) -> None:
 def check_joining_again(bench: Bench) -> None:
     """Ranks that left a group, also after a failed collective, can join another and start clean.
 
-    Usually: the group that was left is still there in part; undo in finalize_process all that
-    init_process has done, or, where the library can't, declare joins_again a No with the
-    reason. Or finalize_process raises or does not return; have it leave without waiting for
-    other ranks, also after an error.
+    Usually: the group that was left is still there in part, or is_initialized is still true;
+    undo in finalize_process all that init_process has done, or, where the library can't,
+    declare joins_again a No with the reason. Or finalize_process raises or does not return;
+    have it leave without waiting for other ranks, also after an error.
     """
     _refuse_large(bench, max(WORLD_SIZES))
     world, can_start = bench.world_size, bench.session.can_start
@@ -98,8 +98,15 @@ def _call(bench: Bench, whose: str, turn: int = 0) -> None:
 
 
 def _join_again(bench: Bench) -> None:
+    first = [*bench.world.before]
     with _no_start_is_a_failure():
         bench.join_again(WAIT_SECONDS)
+    for rank, (before, left) in enumerate(zip(first, bench.world.before, strict=False)):
+        if before == (False, 0, 1) != left:
+            raise BrokenRuleError(
+                f"after finalize_process rank {rank} says (in a group, rank, world size): {left}; "
+                f"before init_process it said {before}"
+            )
     check_identity(bench)
     check_identity_before(bench)
 
