@@ -100,10 +100,10 @@ def test_a_right_result_in_few_bits_is_sound(loop: Loop) -> None:
 
 WRONG = {
     counts_padding_in_bfloat16: ("counted twice", "N=2,B=1,W=3"),
-    drops_one_of_many_in_bfloat16: ("weighted wrongly", "N=299,B=24,W=1"),
-    drops_the_last_of_very_many_in_bfloat16: ("weighted wrongly", "N=2051,B=171,W=1"),
+    drops_one_of_many_in_bfloat16: ("dropped", "N=299,B=24,W=1"),
+    drops_the_last_of_very_many_in_bfloat16: ("dropped", "N=2051,B=171,W=1"),
     rounds_to_bfloat16_and_returns_a_float: ("weighted wrongly", "N=3,B=1,W=1"),
-    drops_one_of_many_after_scores_in_float16: ("weighted wrongly", "N=2051,B=171,W=1"),
+    drops_one_of_many_after_scores_in_float16: ("dropped", "N=2051,B=171,W=1"),
     drops_one_of_many_from_the_count_after_scores_in_float16: ("dropped", "N=2051,B=171,W=1"),
     counts_in_float16: ("counted twice", "N=2051,B=171,W=1"),
     overflows_float16: ("weighted wrongly", "N=2051,B=171,W=1"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from disteval.audit import Audit, AuditError, Case, audit
 
-from suites.audit.parts import batches, gathered, padded, rights, strided
+from suites.audit.parts import WRONG, batches, gathered, padded, rights, strided
 from suites.audit.right import stream_by_position, sums_of_integers
 from suites.audit.wrong import counts_padding, fills_the_last_batch_with_zeros
 from suites.helpers.audits import audited, first_finding
@@ -213,10 +213,33 @@ def counts_once_and_divides_wrongly(case: Case) -> Any:
         ),
         (lambda case: {"ids": [s["id"] + 1 for s in case.dataset]}, ("0 missing",)),
         (fills_the_last_batch_with_zeros, ("0.5 instead of 0", "fill a batch up")),
-        (counts_once_and_divides_wrongly, ("rank 1", "0.5", "0.333333", "division")),
+        (counts_once_and_divides_wrongly, ("rank 1", "0.5", "0.333333", "means of ranks")),
     ],
 )
 def test_the_cause_of_a_wrong_number_is_named(loop: Any, told: tuple[str, ...]) -> None:
     sizes = (2,) if loop is counts_once_and_divides_wrongly else (1,)
     sentence = Audit(loop, sizes, "threads", first=True).run().findings[0].sentence
     assert [part for part in told if part not in sentence] == [], sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("means_of_batches", {"means of batches"}),
+        ("averages_the_losses_of_batches", {"means of batches"}),
+        ("means_of_ranks", {"means of ranks"}),
+        ("sums_the_mean_over_ranks", {"multiplied by the number of ranks"}),
+        ("divides_a_sum_by_nothing", {"multiplied by the number of samples"}),
+        ("divides_by_the_size_with_padding", {"divided by 2", "padding"}),
+        ("reports_rank_0_alone", {"rank 0 alone"}),
+        ("keeps_the_last_batch_alone", {"last batch"}),
+        ("pads_and_averages_batches", {"dealt out more than once", "means of batches"}),
+    ],
+)
+def test_mistakes_that_have_a_name_are_told_by_it_and_each_of_two(
+    name: str, told: set[str]
+) -> None:
+    loop, _, case = WRONG[name]
+    report = Audit(loop, backend="threads", tokens="tokens" in case).run()
+    sentences = " ".join(finding.sentence for finding in report.findings)
+    assert [words for words in told if words not in sentences] == []

@@ -527,3 +527,34 @@ def gathers_ids_in_float32(case: Case) -> Any:
 @wrong("weighted wrongly", "N=3,B=1,W=1")
 def rounds_to_three_digits(case: Case) -> Any:
     return {"accuracy": round(divided(gathered(counted(case, strided(case)))), 3)}
+
+
+@wrong("weighted wrongly", "N=1,B=1,W=2")
+def sums_the_mean_over_ranks(case: Case) -> Any:
+    total, count = map(sum, zip(*gathered(counted(case, strided(case))), strict=True))
+    return {"accuracy": total / count * case.world_size}
+
+
+@wrong("weighted wrongly", "N=2,B=1,W=1")
+def divides_a_sum_by_nothing(case: Case) -> Any:
+    return {"accuracy": float(sum(right for right, _ in gathered(counted(case, strided(case)))))}
+
+
+@wrong("weighted wrongly", "N=1,B=1,W=2")
+def divides_by_the_size_with_padding(case: Case) -> Any:
+    right = sum(right for right, _ in gathered(counted(case, strided(case))))
+    return {"accuracy": right / (len(padded(case)) * case.world_size)}
+
+
+@wrong("counted twice", "N=2,B=1,W=3")
+def pads_and_averages_batches(case: Case) -> Any:
+    """Makes two mistakes."""
+    own = [float(np.mean(rights(case, batch))) for batch in batches(case, padded(case))]
+    means = [mean for part in gathered(own) for mean in part]
+    return {"accuracy": float(np.mean(means))}
+
+
+@wrong("dropped", "N=1025,B=1,W=1")
+def stops_after_fifty_batches(case: Case) -> Any:
+    own = strided(case)[: 50 * case.batch_size]
+    return {"accuracy": divided(gathered(counted(case, own)))}

@@ -47,6 +47,11 @@ class Settings:
     ids: bool = False
     seed: int = 0
 
+    @property
+    def steps(self) -> int:
+        """The number of batches that a rank has, if each has as many."""
+        return -(-self.size // (self.world_size * self.batch_size))
+
     def __str__(self) -> str:
         """Return the case as `disteval.audit.cases.parse` reads it."""
         words = [f"N={self.size}", f"B={self.batch_size}", f"W={self.world_size}"]

@@ -21,6 +21,9 @@ _LARGEST, _LARGEST_BATCH = 80, 16
 _MANY = ((299, 24), (2051, 171))
 _MANY_DIVISIBLE = ((288, 24), (2565, 171))
 
+MANY_STEPS = 1_025
+"""Batches of one sample, more than a trainer evaluates whose number of batches is limited."""
+
 ASSUMPTIONS: Mapping[str, tuple[str, Callable[[Settings], bool]]] = {
     "divisible": (
         "the number of samples is divisible by the world size times the batch size",
@@ -85,7 +88,9 @@ def cases(
         for world_size in sorted(world_sizes)
     ]
     drawn = sorted(_drawn(world_sizes, seed), key=lambda s: s.size)
+    fewest = min(world_sizes)
     chosen = [*small, *_otherwise_read(small), *drawn, *many]
+    chosen.append(Settings(MANY_STEPS * fewest, 1, fewest))
     if "numbered" in assumes:
         chosen = [replace(settings, ids=False) for settings in chosen]
     for settings in dict.fromkeys(chosen):

@@ -27,12 +27,17 @@ def fetches_of(fetched: Sequence[Fetched], size: int) -> list[list[Fetch]]:
 
 def dealt(problem: Problem, fetched: Sequence[Fetched], size: int) -> Problem:
     """Add to a wrong number of samples how they were dealt, as far as that was noted."""
+    fetches = fetches_of(fetched, size)
+    left_out = sum(not each for each in fetches)
+    if problem.kind == "weighted wrongly" and 0 < left_out < size and not problem.is_explained:
+        problem = problem._replace(kind="dropped")
     if not any(fetched) or problem.kind not in ("counted twice", "dropped"):
         return problem
-    fetches = fetches_of(fetched, size)
     order = sorted(range(size), key=lambda i: len(fetches[i]))
     sample = order[-1] if problem.kind == "counted twice" else order[0]
     what = f"sample {sample} was {described(fetches[sample])}"
+    if not fetches[sample] and left_out > 1:
+        what += f", nor were {left_out - 1} others"
     if len(fetches[sample]) == 1:
         what = "each sample was fetched once, so it happened after that"
         if len(fetches[order[0]]) != len(fetches[order[-1]]):

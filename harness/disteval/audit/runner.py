@@ -12,8 +12,8 @@ from disteval.audit import broken
 from disteval.audit.alone import counted_alone, may_be_alone
 from disteval.audit.answers import LISTS, Answer, Result
 from disteval.audit.case import Settings
-from disteval.audit.cases import cases, in_steps, not_held
-from disteval.audit.fetches import dealt
+from disteval.audit.cases import MANY_STEPS, cases, in_steps, not_held
+from disteval.audit.fetches import dealt, fetches_of
 from disteval.audit.findings import DEFAULT_TIMEOUT, LoopFinding, Report
 from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
 from disteval.audit.notes import Notes
@@ -30,6 +30,7 @@ from disteval.world import World
 
 DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_SECONDS = 300.0
+_SECONDS_OF_MANY = 3.0  # a call of the case with many batches may take
 
 _IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
 _NO_CASE = "no case has what the function assumes; try other world sizes"
@@ -78,6 +79,7 @@ class Audit:
         self._breaks = broken.Breaks()
         self._earlier: dict[Settings, Judgement] = {}
         self._notes = Notes()
+        self._misdealt: set[str] = set()  # results whose case had samples dealt twice or not at all
         self._perhaps_alone: dict[int, tuple[Settings, Planted]] = {}  # by world size
         self._told: list[LoopFinding] = []
         self._doubts: list[tuple[LoopFinding, Callable[[], Try[LoopFinding]], str]] = []
@@ -93,7 +95,9 @@ class Audit:
             chosen = cases(sizes, report.assumes, tokens=self.tokens, seed=self.seed)
             steps = in_steps([self.only] if self.only else chosen)
             for done, (settings, again) in enumerate(steps):
-                if again and report.cases[settings] != "right":
+                if again and report.cases.get(settings) != "right":
+                    continue
+                if self._takes_too_long(settings):
                     continue
                 disturbed = self._breaks.expects(settings, bool(report.counts["right"]))
                 # Where earlier calls disturb later ones no other case can be judged.
@@ -116,6 +120,18 @@ class Audit:
             report.seconds = time.monotonic() - begin
         self._conclude()
         return report
+
+    def _takes_too_long(self, settings: Settings) -> bool:
+        """Return whether to leave out the case of many batches, and say so."""
+        expected = self._calls.expected_seconds(settings)
+        if settings.steps < MANY_STEPS or self.only or expected < _SECONDS_OF_MANY:
+            return False
+        self.report.warnings.append(
+            f"a call with {settings.steps} batches would take about {expected:.0f} s, so the case "
+            f"{settings} was left out: a limit to the number of batches was not looked for; try it "
+            f"with --case, and a longer --timeout"
+        )
+        return True
 
     def _announce(self) -> None:
         """Tell of new findings; not while the function may fail in every case, or in doubt."""
@@ -263,9 +279,17 @@ class Audit:
         fetched = [answer.fetched for answer in answers]
         named = [finding.name for finding in known]
         # Weights cost a call for each sample, so they are measured once for each name.
+        once = all(len(each) == 1 for each in fetches_of(fetched, settings.size))
+        # A sampler that repeats or drops samples explains no case in which each was dealt once.
+        more = self._misdealt & {*named} if once else set()
         unknown = [
-            p for p in judgement.problems if p.name not in named or p.kind != "weighted wrongly"
+            p
+            for p in judgement.problems
+            if p.name not in named or p.kind != "weighted wrongly" or p.name in more
         ]
+        if any(fetched):
+            names = {problem.name for problem in unknown}
+            self._misdealt = self._misdealt - names if once else self._misdealt | names
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
         # A replay, which tries one case alone, may take its time.
         weights = measure(self._calls, settings, planted, weighed, hurry=not self.only)

@@ -16,6 +16,7 @@ from disteval.audit.fetches import described, fetches_of
 from disteval.audit.findings import Kind
 from disteval.audit.judge import Judgement, Problem, show
 from disteval.audit.planted import Planted
+from disteval.audit.shapes import shape_of, share_of
 from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
 
@@ -35,6 +36,7 @@ Weights = npt.NDArray[np.float64]
 
 _LOST = "its result was lost after that"
 _DIVISION = "the division is wrong"
+_REPEATEDLY = "it was gathered repeatedly"
 _OF_TOKENS = "tokens are lost or repeated, or the division is wrong"
 
 
@@ -174,12 +176,16 @@ def explain(
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
         where = _LOST if fetches[sample] else ""
+        counting = [each for each in range(len(fair)) if each not in lost]
+        where = share_of(counting, settings, fetched) or where
         if where and _counts_otherwise(call, settings, planted, problem.name, sample):
             where = "where it holds something else, such as another label, it counts"
     elif problem.name == "sum" or not noted:
         repeated = _repeated(measured, fair, tolerance, absolute=problem.name == "sum")
         if len(repeated):
-            kind, sample, where = "counted twice", int(repeated[0]), "it was gathered repeatedly"
+            kind, sample, where = "counted twice", int(repeated[0]), _REPEATEDLY
+    if where in (_DIVISION, _OF_TOKENS, _REPEATEDLY):
+        where = shape_of(measured, fair, settings, fetched) or where
     is_guessed = where in (_LOST, _DIVISION) and not rounding
     if is_guessed and not _adds_up(problem.name, found, planted, result.get(problem.name)):
         where = "what a sample counts depends on what the others hold"

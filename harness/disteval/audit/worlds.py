@@ -109,6 +109,7 @@ class Calls:
             trace=self.trace, led=self.led, prepare=self._prepare,
         )  # fmt: skip
         self._called: set[int] = set()
+        self._took: dict[int, float] = {}  # the shortest call of so many batches
 
     def __call__(self, settings: Settings, planted: Planted | Sequence[Planted]) -> list[Answer]:
         """Call the function on every rank.
@@ -132,8 +133,18 @@ class Calls:
             # After an error in the middle of a loop, a rank may hold what disturbs the next call.
             self.renew(size)
             raise
-        self.limits.note(fresh, time.monotonic() - begin)
+        seconds = time.monotonic() - begin
+        self.limits.note(fresh, seconds)
+        self._took[settings.steps] = min(seconds, self._took.get(settings.steps, seconds))
         return found
+
+    def expected_seconds(self, settings: Settings) -> float:
+        """Return how long a call may take that has more batches than those so far."""
+        few, many = min(self._took, default=0), max(self._took, default=0)
+        if few == many:
+            return 0.0
+        each = (self._took[many] - self._took[few]) / (many - few)
+        return self._took[few] + max(each, 0.0) * (settings.steps - few)
 
     @property
     def as_torchrun(self) -> bool:
