@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,9 @@ def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_ali
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_ranks_with_other_thresholds_are_refused(few: bool, tm: Any) -> None:
+def test_ranks_and_runs_that_go_on_with_other_thresholds_are_refused(
+    few: bool, tm: Any, tmp_path: Path
+) -> None:
     """Torchmetrics keeps them in a tensor, which is a setting as any other."""
 
     def made(other: bool) -> BaseMetric:
@@ -126,6 +129,15 @@ def test_ranks_with_other_thresholds_are_refused(few: bool, tm: Any) -> None:
             assert ("'auc'" if function is evaluated else "BinaryAUROC") in str(outcome)
             assert "on rank 1" in str(outcome)
             assert function is alone or ("0.6" in str(outcome)) == few
+
+    def going_on(other: bool) -> Any:
+        return evaluate(lambda x: x, samples, {"auc": made(other)}, "non_dist", ledger=tmp_path)
+
+    going_on(False)
+    with pytest.raises(UsageError, match=r"the metric 'auc'.*another folder") as caught:
+        going_on(True)
+    assert ("0.6" in str(caught.value)) == few
+    assert going_on(False).stored == 4
 
 
 @pytest.mark.parametrize("grows", [False, True])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Leases, UsageError, evaluate, load_predictions, predict_all
+from disteval.data import Predictions, ShardedStream
 from disteval.errors import HarnessError
 from disteval.metrics import Accuracy, BaseMetric, ConfusionMatrix, Mean, Weighted
 from hypothesis import given
@@ -128,6 +129,15 @@ def stacked(samples: list[Any]) -> Any:
 
 def cut(samples: list[Any], most: int = 8) -> Any:
     return {key: np.stack([one[key] for one in samples[:most]]) for key in samples[0]}
+
+
+def best(outputs: Any, batch: Any, k: int) -> Any:
+    return outputs[:, :k]
+
+
+def of_shards(*names: str) -> ShardedStream:
+    """Return the samples in two shards, whatever their names are."""
+    return ShardedStream(names, lambda name: ROWS[:6] if name == names[0] else ROWS[6:])
 
 
 ROWS = [{"x": x, "label": y} for x, y in zip(SAMPLES["x"], SAMPLES["label"], strict=True)]
@@ -262,23 +272,30 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "the samples": ({"samples": ROWS[:6] + ROWS[7:] + ROWS[:1]}, ["sample"]),
     "their order": ({"samples": ROWS[::-1]}, ["sample"]),
     "their number": ({"samples": ROWS[:11]}, ["number of samples", "12", "11"]),
+    "names of shards": ({"samples": of_shards("a", "c")}, ["a to b", "a to c"]),
+    "record": ({"record": partial(best, k=2)}, ["record", "1", "2"]),
 }
 
 
-@pytest.mark.parametrize("way", ["ledger", "predictions"])
+@pytest.mark.parametrize("way", ["ledger", "ledger of leases", "predictions"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_run_does_not_go_on_with_something_else(tmp_path: Path, change: str, way: str) -> None:
     machine = Machine()
-    where: dict[str, Any] = {way: tmp_path} | ({"leases": Leases()} if way == "ledger" else {})
+    samples = of_shards("a", "b") if change == "names of shards" else ROWS
+    where: dict[str, Any] = {} if way == "predictions" else {"ledger": tmp_path / "ledger"}
+    where["leases"] = Leases() if way == "ledger of leases" else None
 
     def run(world: int, **changed: Any) -> list[Any]:
         def rank(backend: Any) -> Any:
             arguments: dict[str, Any] = {
-                "samples": ROWS, "metrics": {"m": Accuracy()}, "update": with_labels,
+                "samples": samples, "metrics": {"m": Accuracy()}, "update": with_labels,
                 "collate": stacked, "name": "step 1000", "scale": np.array([2.0, 1.0]),
+                "record": partial(best, k=1),
             } | changed  # fmt: skip
-            scale = arguments.pop("scale")
+            scale, record = arguments.pop("scale"), arguments.pop("record")
             arguments.setdefault("predict", machine.model(scale=scale))
+            if way == "predictions" or change == "record":
+                arguments["predictions"] = Predictions(tmp_path / "predictions", record=record)
             return evaluate(backend=backend, batch_size=2, **arguments, **where)
 
         return run_ranks(world, rank)
@@ -297,7 +314,7 @@ def test_a_run_does_not_go_on_with_something_else(tmp_path: Path, change: str, w
     assert [each.metrics["m"]["top1"] for each in found] == [1.0] * 2
     assert 0 < found[0].stored < 12
     if way == "predictions":
-        assert len(load_predictions(tmp_path).all()) == 12
+        assert len(load_predictions(tmp_path / "predictions")) == 12
 
 
 @given(st.sampled_from([1, 2.0, "a", None, (1, "b"), {"k": [1]}, b"x", {3, 1}]))
