@@ -4,14 +4,22 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from disteval import Leases, Predictions, RankError, WorldError, evaluate, load_predictions
+from disteval import (
+    Leases,
+    Predictions,
+    RankError,
+    WorldError,
+    evaluate,
+    get_dist_backend,
+    load_predictions,
+)
 from disteval.conformance.bench import Bench
 from disteval.metrics import Accuracy
 from disteval.world import World
@@ -59,14 +67,17 @@ class Ending(Model):
 
 def go_on(
     model: Model, samples: Any, folder: Path, backend: Any, batch_size: int, leases: Any,
-    has_ledger: bool = True,
+    kept: Sequence[str] = ("ledger", "predictions"),
 ) -> Any:  # fmt: skip
     """Evaluate what is left; return the numbers and the sum of all samples, and the stored."""
+    where: dict[str, Any] = {
+        "ledger": folder / "ledger",
+        "predictions": Predictions(folder / "predictions", rows_per_part=3),
+    }
     found = evaluate(
         model, samples, {"numbers": Numbers(), "accuracy": Accuracy(counts=True)}, backend,
         batch_size, update={"accuracy": scored}, leases=leases,
-        ledger=folder / "ledger" if has_ledger else None,
-        predictions=Predictions(folder / "predictions", rows_per_part=3),
+        **{name: where[name] for name in kept},
     )  # fmt: skip
     return (found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"]), found.stored
 
@@ -77,24 +88,38 @@ def new_folder(backend: Any, within: Path) -> Path:
     return Path(backend.broadcast_object(made, src=0))
 
 
+class Run(NamedTuple):
+    """How one of two runs evaluates: on rank 0 alone, or on every rank."""
+
+    is_alone: bool
+    batch_size: int
+    leases: Any
+
+    def go_on(self, backend: Any, model: Model, samples: Any, folder: Path, kept: Any) -> Any:
+        """Return what `go_on` returns, on every rank; None if the evaluation failed."""
+        found = None
+        if backend.rank == 0 or not self.is_alone:
+            joining = get_dist_backend("non_dist") if self.is_alone else backend
+            with contextlib.suppress(RankError):
+                found = go_on(model, samples, folder, joining, *self[1:], kept)
+        return backend.all_gather_object(found)[0 if self.is_alone else backend.rank]
+
+
 def resumed(kind: str, within: Path, backend: Any, drawn: Any) -> Any:
-    calls, sizes, schedules, has_ledger = drawn
+    calls, first, second, kept = drawn
     samples = SAMPLES[kind](SIZE, "numpy")
     folder = new_folder(backend, within)
-    second = Ending()
-    try:
-        found, stored = go_on(
-            Ending(calls), samples, folder, backend, sizes[0], schedules[0], has_ledger
-        )
-        left = 0
-    except RankError:
-        found, stored = go_on(second, samples, folder, backend, sizes[1], schedules[1], has_ledger)
-        left = SIZE - stored
-    again = set().union(*backend.all_gather_object(second.seen))
-    written = backend.all_gather_object(numbers_in(folder) if backend.rank == 0 else None)[0]
+    model = Ending()
+    ended = first.go_on(backend, Ending(calls), samples, folder, kept)
+    found, stored = ended or second.go_on(backend, model, samples, folder, kept)
+    again = set().union(*backend.all_gather_object(model.seen))
+    written = WHOLE[2]
+    if "predictions" in kept:
+        written = backend.all_gather_object(None if backend.rank else numbers_in(folder))[0]
     # A lease of shards has whole ones.
-    has_units = calls > 0 and not (kind == "shards" and schedules[0] is not None)
-    return (*found, written), len(again) == left, stored > 0 or not has_units or not again
+    has_units = calls > 0 and not (kind == "shards" and first.leases is not None)
+    is_right = len(again) == (0 if ended else SIZE - stored)
+    return (*found, written), is_right, stored > 0 or not has_units or not again
 
 
 def numbers_in(folder: Path) -> list[int]:
@@ -107,14 +132,15 @@ def numbers_in(folder: Path) -> list[int]:
 def test_an_interrupted_evaluation_ends_as_a_whole_one(
     each: Each, kind: str, tmp_path: Path
 ) -> None:
-    """At any batch size, under either schedule; nothing that is stored is computed again."""
+    """At any world size and batch size, under either schedule, by a ledger, predictions, or both.
+
+    Nothing that is stored is computed again.
+    """
     schedules = st.sampled_from([None] if kind == "stream" else [None, Leases()])
-    sizes = st.integers(1, 5)
+    runs = st.builds(Run, st.booleans(), st.integers(1, 5), schedules)
+    kept = st.sampled_from([["ledger"], ["predictions"], ["ledger", "predictions"]])
     each(
-        st.tuples(
-            st.integers(0, 8), st.tuples(sizes, sizes), st.tuples(schedules, schedules),
-            st.booleans(),
-        ),
+        st.tuples(st.integers(0, 8), runs, runs, kept),
         partial(resumed, kind, tmp_path),
         lambda _: (WHOLE, True, True),
         split=25,
