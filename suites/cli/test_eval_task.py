@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import Result
-from disteval import load_predictions
+from disteval import Predictions, load_predictions
 from disteval.data import ArrayDataset
 
 from suites.helpers.command import completions, invoke
 from suites.helpers.models import ResNet18
 from suites.helpers.needs import needs
-from suites.helpers.processes import run_on_a_terminal, wait_for
+from suites.helpers.processes import left_over, processes_below, run_on_a_terminal, wait_for
 
 TASK = """
 import numpy as np
@@ -56,9 +56,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
 
-    def run(name: str, *options: str, code: str = "", size: int = 3, module: str = "own") -> Result:
-        (tmp_path / f"{module}.py").write_text(TASK + code)
-        sys.modules.pop(module, None)
+    def run(name: str, *options: str, code: str = "", size: int = 3, task: str = TASK) -> Result:
+        (tmp_path / "own.py").write_text(task + code)
+        sys.modules.pop("own", None)
         return invoke(
             "eval", name, "--backend=threads", f"--world-size={size}", *options, COLUMNS="100"
         )
@@ -273,31 +273,57 @@ def test_a_run_that_goes_on_says_so_and_refuses_another_task(
     assert report["samples_per_second"] == pytest.approx(rate)
 
 
+SLOW = """
+import time
+import numpy as np
+from disteval import Task
+
+def predict(x):
+    time.sleep(0.02)
+    print(len(x), file=open("asked", "a"), flush=True)
+    return x
+
+def task():
+    return Task(samples=np.arange(80 * {0}), predict=predict, metrics={{}}, batch_size={0})
+"""
+
+
+def ended_by(number: signal.Signals, batches: int, batch_size: int, folder: Path) -> int:
+    """End a command of two ranks by a signal; return how many samples they had evaluated."""
+    (folder / "own.py").write_text(SLOW.format(batch_size))
+    words = ["eval", "own:task", "--world-size=2", "--predictions=p", "--no-progress"]
+    words += ["--backend=suites.mutants.sockets:Sockets"]
+    command = [sys.executable, "-m", "disteval.cli", *words]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    asked = folder / "asked"
+    asked.touch()
+    with subprocess.Popen(command, cwd=folder, env=environment) as process:
+        assert wait_for(lambda: len(asked.read_text().split()) > batches)
+        below = processes_below(process.pid)
+        process.send_signal(number)
+        assert process.wait(60) == (130 if number != signal.SIGKILL else -number)
+    assert left_over(below) == []
+    return batch_size * len(asked.read_text().split())
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("without_canary")
 def test_an_interrupt_loses_no_prediction_of_a_finished_batch(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    (tmp_path / "own.py").write_text(
-        "import time\nimport numpy as np\nfrom disteval import Task\n\n"
-        "def predict(x):\n    time.sleep(0.02)\n"
-        "    print(len(x), file=open('asked', 'a'), flush=True)\n    return x\n\n"
-        "def task():\n    return Task(samples=np.arange(9000), predict=predict, metrics={},"
-        " batch_size=2)\n"
-    )
-    words = ["eval", "own:task", "--world-size=2", "--predictions=p", "--no-progress"]
-    words += ["--backend=suites.mutants.sockets:Sockets"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "disteval.cli", *words]
-    asked = tmp_path / "asked"
-    asked.touch()
-    with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
-        assert wait_for(lambda: len(asked.read_text().split()) > 30)
-        process.send_signal(number)
-        assert process.wait(60) == 130
+    finished = ended_by(number, 30, 2, tmp_path)
     kept = sum(len(path.read_text().split("\n")) - 1 for path in tmp_path.glob("p/part-*.jsonl"))
-    finished = 2 * len(asked.read_text().split())
     assert finished - 4 <= kept <= finished  # each rank was in one batch
+
+
+@pytest.mark.usefixtures("without_canary")
+def test_a_killed_leader_loses_at_most_one_part_of_each_rank(run: Run, tmp_path: Path) -> None:
+    finished = ended_by(signal.SIGKILL, 60, 4096, tmp_path)
+    done = run("own:task", "--predictions=p", "--json=r.json", size=3, task=SLOW.format(4096))
+    assert done.exit_code == 0, done.output
+    lost = finished - read()["stored"]
+    assert 0 <= lost <= 2 * (Predictions("p").rows_per_part + 4096)  # each rank was in one batch
+    assert len(load_predictions("p")) == 80 * 4096
 
 
 @needs("torch", "torchmetrics")
