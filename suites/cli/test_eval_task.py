@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +18,16 @@ import pytest
 from click.testing import Result
 from disteval import Predictions, load_predictions
 from disteval.data import ArrayDataset
+from disteval.models import default_weights, save_weights
 
 from suites.helpers.command import completions, invoke
 from suites.helpers.models import ResNet18
-from suites.helpers.needs import needs
+from suites.helpers.namespaces import run_alone
+from suites.helpers.needs import framework, needs
+from suites.helpers.pictures import SIZES
 from suites.helpers.processes import left_over, processes_below, run_on_a_terminal, wait_for
 
+PICTURES = SIZES["test"]
 TASK = """
 import numpy as np
 from disteval import Task
@@ -345,28 +350,90 @@ def on_torch():
     assert report["versions"]["torchmetrics"] == metadata.version("torchmetrics")
 
 
-def test_predictions_as_one_file_are_in_the_order_of_the_samples(run: Run) -> None:
-    options = ("--batch-size=4", "--predictions=p.jsonl", "--json=r.json")
+@pytest.mark.parametrize("kind", ["jsonl", pytest.param("parquet", marks=needs("pyarrow"))])
+def test_predictions_as_one_file_are_in_the_order_of_the_samples(run: Run, kind: str) -> None:
+    file = Path(f"p.{kind}")
+    options = ("--batch-size=4", f"--predictions={file}", "--json=r.json")
     assert run("own:recorded", *options, code=RECORDED).exit_code == 0
-    rows = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
-    assert [row["sample_id"] for row in rows] == list(range(101))
-    assert read()["predictions"] == str(Path("p.jsonl").absolute())
-    assert not Path("p.jsonl.parts").exists()
+    if kind == "jsonl":
+        ids = [json.loads(line)["sample_id"] for line in file.read_text().splitlines()]
+    else:
+        ids = framework("pyarrow.parquet").read_table(file)["sample_id"].to_pylist()
+    assert ids == list(range(101))
+    assert read()["predictions"] == str(file.absolute())
+    assert not Path(f"{file}.parts").exists()
     done = run("own:recorded", *options, code=RECORDED)
-    assert done.exit_code == 2 and "p.jsonl" in done.output  # never replaced unasked
+    assert done.exit_code == 2 and str(file) in done.output  # never replaced unasked
     assert run("own:recorded", *options, "--overwrite", code=RECORDED).exit_code == 0
     assert run("own:recorded", *options, "--predictions-format=npy").exit_code == 2
 
 
-def test_what_resnet18_has_stored_goes_on_with_the_same_dtype_weights_and_data_alone(
+def test_a_finished_ledger_writes_predictions_again_that_were_removed(run: Run) -> None:
+    found = []
+    for stored in (0, 101, 0):
+        if len(found) == 2:
+            shutil.rmtree("p")
+        words = ["--predictions=p", "--ledger=there", "--launcher=threads", "--json=r.json"]
+        Path("own.py").write_text(TASK)
+        done = invoke("eval", "own:task", "--world-size=2", *words)
+        assert (done.exit_code, read()["stored"]) == (0, stored), done.output
+        found.append(load_predictions("p").all().tolist())
+    assert found[0] == found[1] == found[2]
+
+
+ON_A_SMALL_DISK = """
+import subprocess, sys
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k,mode=0700", "none", "disk"], check=True)
+words = ["eval", "own:task", "--backend=threads", "--predictions=disk/p", "--json=r.json"]
+command = [sys.executable, "-m", "disteval.cli", *words]
+done = subprocess.run(command, capture_output=True, text=True, check=False)
+print(done.returncode, done.stderr, end="")
+"""
+
+
+def test_predictions_on_a_full_disk_are_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("disk").mkdir()
+    Path("own.py").write_text(TASK.replace("101", "9001"))
+    printed = run_alone(ON_A_SMALL_DISK, folder=tmp_path)
+    [line] = printed.splitlines()
+    assert line.startswith("1 ") and "disk/p" in line and "No space left" in line
+    assert not Path("r.json").exists()
+
+
+def test_what_resnet18_has_stored_goes_on_with_the_same_settings_weights_and_data_alone(
     tmp_path: Path,
 ) -> None:
     images = np.zeros((2, 3, 32, 32), np.uint8)
     names = []
     for weights in (b"some", b"other"):
         (tmp_path / "w.pt").write_bytes(weights)
-        for dtype, shown in product(("float32", "bfloat16"), (images, images + 1)):
-            source = ResNet18("torch", "cpu", None, tmp_path / "w.pt", (1,), dtype=dtype)
+        for library, dtype, exact, shown in product(
+            ("torch", "jax"), ("float32", "bfloat16"), (False, True), (images, images + 1)
+        ):
+            source = ResNet18(library, "cpu", None, tmp_path / "w.pt", (1,), exact, dtype)
             data = ArrayDataset("made", shown, np.zeros(2, np.int64), ("a",))
             names.append(source.name_with(data))
-    assert len({*names}) == len(names) == 8
+    assert len({*names}) == len(names) == 32
+
+
+@needs("torch")
+def test_a_ledger_of_resnet18_with_other_weights_or_settings_is_refused_by_name(
+    tmp_path: Path, small_cifar10: Path
+) -> None:
+    save_weights(tmp_path / "w.safetensors", default_weights() | {"fc.bias": np.zeros(10, "f4")})
+    words = ["eval", f"--data={small_cifar10}", f"--ledger={tmp_path / 'ledger'}"]
+    words += ["--launcher=threads", "--world-size=1", f"--json={tmp_path / 'r.json'}"]
+    assert invoke(*words).exit_code == 0
+    for option, said in {
+        f"--weights={tmp_path / 'w.safetensors'}": "the weights that ship",
+        "--exact": "float32, exact",
+    }.items():
+        done = invoke(*words, option)
+        told = " ".join(done.output.split())
+        assert (done.exit_code, said in told, "name" in told) == (2, True, True), told
+        assert "accuracy" not in done.stdout
+    assert invoke(*words).exit_code == 0
+    assert read(str(tmp_path / "r.json"))["stored"] == PICTURES
