@@ -1,7 +1,5 @@
 """Mean average precision of detected boxes is that of one process, with tied scores, too."""
 
-import sys
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import needs
 from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.torchvision_boxes import stand_in
 
 pytestmark = needs("torch", "torchmetrics", "pycocotools")
 
@@ -20,19 +19,7 @@ PICTURES = 23
 
 @pytest.fixture(autouse=True)
 def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the one function of torchvision that is used; its wheels need torch for GPUs."""
-    import torch
-    from torchmetrics.detection import mean_ap
-
-    def box_convert(boxes: Any, in_fmt: str, out_fmt: str) -> Any:
-        assert (in_fmt, out_fmt) == ("xyxy", "xywh")
-        return torch.cat([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)
-
-    shim = ModuleType("torchvision.ops")
-    monkeypatch.setattr(shim, "box_convert", box_convert, raising=False)
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setitem(sys.modules, "torchvision.ops", shim)
-    monkeypatch.setattr(mean_ap, "_TORCHVISION_AVAILABLE", True)
+    stand_in(monkeypatch)
 
 
 def boxes_of(count: int, random: np.random.Generator) -> np.ndarray:

@@ -32,7 +32,9 @@ _FENCE = re.compile(r"^(`{3,})(\w*)")
 _FILE = re.compile(r"#\s*([\w./-]+\.\w+)\n")
 _ENTRY_POINTS = re.compile(r'\[project\.entry-points\."disteval\.backends"\]\n((?:.+ = .+\n)+)')
 _MODEL = re.compile(r"disteval\.models\.resnet18_(\w+)")
-_LIBRARIES = {"flax", "jax", "mlx", "mpi4py", "paddle", "ray", "tensorflow", "torch"}
+_LIBRARIES = {
+    "flax", "jax", "mlx", "mpi4py", "paddle", "ray", "tensorflow", "torch", "torchmetrics",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Block:
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 for name in _imported(node):
                     model = _MODEL.match(name)
+                    found |= {"pycocotools"} if name.startswith("torchmetrics.detection") else set()
                     found |= {model[1] if model else name.partition(".")[0]} & _LIBRARIES
                     found |= {"ray"} if name.endswith(".RayLauncher") else set()
         return found
