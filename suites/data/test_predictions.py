@@ -172,15 +172,6 @@ def test_a_damaged_part_is_named_and_computed_again(
     assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"), [({"format": "npy"}, "format"), ({"size": 7}, "number of samples is 6")]
-)
-def test_runs_of_other_settings_are_not_mixed(options: Any, message: str, tmp_path: Path) -> None:
-    begun(tmp_path)
-    assert_each_raised(go_on(tmp_path, **options), UsageError, message)
-    assert go_on(tmp_path) == [[4], [5]]
-
-
 def test_a_run_that_was_killed_after_its_manifest_is_finished(tmp_path: Path) -> None:
     begun(tmp_path)
     logs = {path: path.read_bytes() for path in tmp_path.glob(".ledger-*")}

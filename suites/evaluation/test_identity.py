@@ -274,6 +274,7 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "their number": ({"samples": ROWS[:11]}, ["number of samples", "12", "11"]),
     "names of shards": ({"samples": of_shards("a", "c")}, ["a to b", "a to c"]),
     "record": ({"record": partial(best, k=2)}, ["record", "1", "2"]),
+    "format of predictions": ({"format": "npy"}, ["the format of predictions", "jsonl", "npy"]),
 }
 
 
@@ -290,12 +291,13 @@ def test_a_run_does_not_go_on_with_something_else(tmp_path: Path, change: str, w
             arguments: dict[str, Any] = {
                 "samples": samples, "metrics": {"m": Accuracy()}, "update": with_labels,
                 "collate": stacked, "name": "step 1000", "scale": np.array([2.0, 1.0]),
-                "record": partial(best, k=1),
+                "record": partial(best, k=1), "format": "jsonl",
             } | changed  # fmt: skip
-            scale, record = arguments.pop("scale"), arguments.pop("record")
+            scale, form, record = map(arguments.pop, ("scale", "format", "record"))
             arguments.setdefault("predict", machine.model(scale=scale))
-            if way == "predictions" or change == "record":
-                arguments["predictions"] = Predictions(tmp_path / "predictions", record=record)
+            if way == "predictions" or {"format", "record"} & {*change.split()}:
+                folder = tmp_path / "predictions"
+                arguments["predictions"] = Predictions(folder, form, record=record)
             return evaluate(backend=backend, batch_size=2, **arguments, **where)
 
         return run_ranks(world, rank)

@@ -6,46 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import (
-    ByLength,
-    Predictions,
-    RankError,
-    UsageError,
-    evaluate,
-    load_predictions,
-    predict_all,
-)
-from disteval.data import ShardedStream
-from disteval.metrics import Accuracy, BaseMetric
+from disteval import Predictions, RankError, UsageError, evaluate, load_predictions, predict_all
+from disteval.metrics import Accuracy
 from disteval_backends.threads_dist import ThreadsDist
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
-KINDS = ["columns", "list", "stream", "shards"]
-WAYS: list[dict[str, Any]] = [
-    {},
-    {"fixed_shape": False, "even_calls": False},
-    {"by_length": ByLength("length")},
-    {"by_length": ByLength("length", 12, sort=False)},
-]
 
-
-def samples_of(kind: str, size: int) -> Any:
-    """Return samples of one kind, each of which knows its number."""
+def columns(size: int) -> Any:
+    """Return samples, each of which knows its number."""
     numbers = np.arange(size)
-    lengths = numbers * 7 % 5 + 1
-    if kind == "columns":
-        return {"x": numbers, "y": numbers % 3, "length": lengths}
-    rows = [{"x": x, "y": x % 3, "length": n} for x, n in zip(range(size), lengths, strict=True)]
-    if kind == "list":
-        return rows
-    if kind == "stream":
-        return lambda: iter(rows)
-    return ShardedStream([0, 1, 2], lambda shard: rows[size * shard // 3 : size * (shard + 1) // 3])
+    return {"x": numbers, "y": numbers % 3}
 
 
 def scores(batch: Any) -> Any:
@@ -81,89 +54,8 @@ def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
     return values(run_ranks(world, function))
 
 
-ways = st.sampled_from([(kind, way) for kind in KINDS for way in WAYS])
-
-
-class Outputs(BaseMetric):
-    """A metric whose result is all that was added, in the order of the data set."""
-
-    def add(self, outputs: Any, labels: Any, ids: Any = None) -> None:
-        self._extend(list(zip(outputs.tolist(), np.asarray(labels).tolist(), strict=True)), ids=ids)
-
-    def compute_metric(self, results: list[Any]) -> list[Any]:
-        return results
-
-
 class PowerError(Exception):
     """The end of a run before its time."""
-
-
-@settings(max_examples=30, deadline=None)
-@example(  # a stored sample is in a batch with one that is not
-    way=("columns", {}),
-    size=2,
-    world=1,
-    batch_size=1,
-    batches=1,
-    next_world=1,
-    next_batch_size=2,
-    format="jsonl",
-    with_metrics=False,
-    rows_per_part=1,
-)
-@given(
-    ways, st.integers(1, 30), st.integers(1, 4), st.integers(1, 7), st.integers(0, 6),
-    st.integers(1, 4), st.integers(1, 7), st.sampled_from(["jsonl", "npy"]), st.booleans(),
-    st.integers(1, 5),
-)  # fmt: skip
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    tmp_path_factory: pytest.TempPathFactory,
-    way: Any, size: int, world: int, batch_size: int, batches: int, next_world: int,
-    next_batch_size: int, format: Any, with_metrics: bool, rows_per_part: int,  # noqa: A002
-) -> None:  # fmt: skip
-    kind, options = way
-    folder = tmp_path_factory.mktemp("folder")
-    predicted: list[int] = []
-
-    def once(world: int, batch_size: int, most: int) -> list[Any]:
-        def rank(backend: ThreadsDist) -> Any:
-            calls = iter(range(most))
-
-            def predict(batch: Any) -> Any:
-                if next(calls, None) is None:
-                    raise PowerError
-                predicted.extend(set(np.asarray(batch["x"]).tolist()))
-                return scores(batch)
-
-            metrics = {"outputs": Outputs(), "accuracy": Accuracy()} if with_metrics else {}
-            where = Predictions(folder, format, rows_per_part=rows_per_part)
-            result = evaluate(
-                predict, samples_of(kind, size), metrics, backend, batch_size,
-                predictions=where, **options,
-            )  # fmt: skip
-            assert result.padded >= 0
-            return result.metrics
-
-        return run_ranks(world, rank)
-
-    first = once(world, batch_size, batches)
-    if any(isinstance(outcome, RankError) for outcome in first):
-        assert all(isinstance(outcome, RankError) for outcome in first)
-        found = values(once(next_world, next_batch_size, 99))
-    else:
-        found = values(first)
-    if "even_calls" in options:  # padding is predicted, too
-        fixed = set(predicted)
-        assert fixed == set(range(size))
-        assert len(predicted) == size
-    assert [row.tobytes() for row in load_predictions(folder)] == [
-        row.tobytes() for row in scores({"x": np.arange(size)})
-    ]
-    if with_metrics:
-        every = scores({"x": np.arange(size)}).tolist()
-        expected = [(row, number % 3) for number, row in enumerate(every)]
-        right = sum(number % 5 != 0 for number in range(size))
-        assert found == [{"outputs": expected, "accuracy": {"top1": right / size}}] * len(found)
 
 
 def evaluated(model: Model, folder: Path, world: int, **options: Any) -> list[Any]:
@@ -171,7 +63,7 @@ def evaluated(model: Model, folder: Path, world: int, **options: Any) -> list[An
 
     def rank(backend: ThreadsDist) -> Any:
         where = Predictions(folder, **options)
-        samples = samples_of("columns", 12)
+        samples = columns(12)
         return evaluate(
             model.on(backend.rank), samples, {"a": Accuracy()}, backend, 2, predictions=where
         )
@@ -231,7 +123,7 @@ def test_they_have_the_form_that_predict_gives_them() -> None:
         return {"name": names, "ragged": [np.arange(x) for x in batch["x"].tolist()]}
 
     def rank(backend: ThreadsDist) -> Any:
-        return predict_all(outputs, samples_of("columns", 5), backend, 2)
+        return predict_all(outputs, columns(5), backend, 2)
 
     found = run(2, rank)[0]
     assert found["name"] == [f"sample {x}" for x in range(5)]
@@ -271,26 +163,10 @@ def test_what_can_not_be_done_is_refused(way: Any) -> None:
     )
 
 
-def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:
-    model = Model()
-
-    def rank(backend: ThreadsDist) -> Any:
-        samples = samples_of("columns", 6)
-        return predict_all(model.on(backend.rank), samples, backend, 2, folder=tmp_path)
-
-    model.failure = lambda rank, x: KeyboardInterrupt() if 4 in x else None
-    (outcome,) = run_ranks(1, rank)
-    assert isinstance(outcome, KeyboardInterrupt)
-    model.asked.clear()
-    model.failure = lambda rank, x: None
-    assert len(values(run_ranks(1, rank))[0]) == 6
-    assert model.asked == [4, 5]
-
-
 def endless() -> Iterator[Any]:
     number = 0
     while True:
-        yield {"x": number, "y": 0, "length": 1}
+        yield {"x": number, "y": 0}
         number += 1
 
 

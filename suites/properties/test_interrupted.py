@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,19 @@ from disteval.metrics import Accuracy
 from disteval.world import World
 from hypothesis import strategies as st
 
-from suites.properties.cases import OF_ROWS, RIGHT, SAMPLES, Model, Numbers, error_of, rows, scored
+from suites.properties.cases import (
+    OF_ROWS,
+    RIGHT,
+    SAMPLES,
+    SCORES,
+    Model,
+    Numbers,
+    error_of,
+    rows,
+    scored,
+)  # fmt: skip
 from suites.properties.conftest import Each, switch_canary
+from suites.properties.test_exactly_once import BY_LENGTH
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
@@ -67,17 +78,14 @@ class Ending(Model):
 
 def go_on(
     model: Model, samples: Any, folder: Path, backend: Any, batch_size: int, leases: Any,
-    kept: Sequence[str] = ("ledger", "predictions"),
+    has_ledger: bool = True, format: Any = "jsonl", **plan: Any,  # noqa: A002
 ) -> Any:  # fmt: skip
     """Evaluate what is left; return the numbers and the sum of all samples, and the stored."""
-    where: dict[str, Any] = {
-        "ledger": folder / "ledger",
-        "predictions": Predictions(folder / "predictions", rows_per_part=3),
-    }
     found = evaluate(
         model, samples, {"numbers": Numbers(), "accuracy": Accuracy(counts=True)}, backend,
         batch_size, update={"accuracy": scored}, leases=leases,
-        **{name: where[name] for name in kept},
+        ledger=folder / "ledger" if has_ledger else None,
+        predictions=format and Predictions(folder / "predictions", format, rows_per_part=3), **plan,
     )  # fmt: skip
     return (found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"]), found.stored
 
@@ -94,14 +102,18 @@ class Run(NamedTuple):
     is_alone: bool
     batch_size: int
     leases: Any
+    plan: dict[str, Any]
 
-    def go_on(self, backend: Any, model: Model, samples: Any, folder: Path, kept: Any) -> Any:
+    def go_on(self, backend: Any, model: Model, samples: Any, folder: Path, *kept: Any) -> Any:
         """Return what `go_on` returns, on every rank; None if the evaluation failed."""
         found = None
         if backend.rank == 0 or not self.is_alone:
             joining = get_dist_backend("non_dist") if self.is_alone else backend
             with contextlib.suppress(RankError):
-                found = go_on(model, samples, folder, joining, *self[1:], kept)
+                found = go_on(
+                    model, samples, folder, joining, self.batch_size, self.leases, *kept,
+                    **self.plan,
+                )  # fmt: skip
         return backend.all_gather_object(found)[0 if self.is_alone else backend.rank]
 
 
@@ -110,11 +122,11 @@ def resumed(kind: str, within: Path, backend: Any, drawn: Any) -> Any:
     samples = SAMPLES[kind](SIZE, "numpy")
     folder = new_folder(backend, within)
     model = Ending()
-    ended = first.go_on(backend, Ending(calls), samples, folder, kept)
-    found, stored = ended or second.go_on(backend, model, samples, folder, kept)
+    ended = first.go_on(backend, Ending(calls), samples, folder, *kept)
+    found, stored = ended or second.go_on(backend, model, samples, folder, *kept)
     again = set().union(*backend.all_gather_object(model.seen))
     written = WHOLE[2]
-    if "predictions" in kept:
+    if kept[1] is not None:
         written = backend.all_gather_object(None if backend.rank else numbers_in(folder))[0]
     # A lease of shards has whole ones.
     has_units = calls > 0 and not (kind == "shards" and first.leases is not None)
@@ -124,21 +136,26 @@ def resumed(kind: str, within: Path, backend: Any, drawn: Any) -> Any:
 
 def numbers_in(folder: Path) -> list[int]:
     """Return the numbers of the samples whose predictions are in a folder, in order."""
-    every: list[int] = np.asarray(load_predictions(folder / "predictions").all()["number"]).tolist()
-    return every
+    found = load_predictions(folder / "predictions").all()
+    assert np.asarray(found["scores"]).tobytes() == (2 * SCORES[:SIZE]).tobytes()
+    return [*map(int, found["number"])]
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_an_interrupted_evaluation_ends_as_a_whole_one(
     each: Each, kind: str, tmp_path: Path
 ) -> None:
-    """At any world size and batch size, under either schedule, by a ledger, predictions, or both.
+    """At any world size, in any batches, under either schedule, by ledger, predictions, or both.
 
     Nothing that is stored is computed again.
     """
     schedules = st.sampled_from([None] if kind == "stream" else [None, Leases()])
-    runs = st.builds(Run, st.booleans(), st.integers(1, 5), schedules)
-    kept = st.sampled_from([["ledger"], ["predictions"], ["ledger", "predictions"]])
+    options = {"even_calls": st.none() | st.just(False), "fixed_shape": st.booleans()}
+    options |= {} if kind == "columns" else {"by_length": st.none() | BY_LENGTH}
+    runs = st.builds(
+        Run, st.booleans(), st.integers(1, 5), schedules, st.fixed_dictionaries(options)
+    )
+    kept = st.tuples(st.booleans(), st.sampled_from([None, "jsonl", "npy"])).filter(any)
     each(
         st.tuples(st.integers(0, 8), runs, runs, kept),
         partial(resumed, kind, tmp_path),

@@ -111,23 +111,6 @@ def test_predictions_are_those_of_one_rank(
     assert {path.name for path in (folder / "leased").iterdir()} == parts | {".manifest.json"}
 
 
-def test_a_ledger_goes_on_with_the_parts_that_were_committed(tmp_path: Path) -> None:
-    values(run(1, "columns", 60, tmp_path / "static", None))
-    machine = Machine(last=43)
-    given: Any = {"ledger": tmp_path / "ledger", "predict": machine.model()}
-    where = tmp_path / "leased"
-    assert_each_raised(run(1, "columns", 60, where, Leases(), **given), RankError)
-    assert not (where / ".manifest.json").exists()
-    machine.give_back()
-    values(run(2, "columns", 60, where, Leases(), **given))
-    assert 0 < len({*machine.asked}) < 40
-    assert read(where) == read(tmp_path / "static")
-    # Once more: the ledger has the result, and the folder its predictions, which are left alone.
-    machine.asked.clear()
-    values(run(2, "columns", 60, where, Leases(), **given))
-    assert not machine.asked
-
-
 def test_another_folder_is_another_evaluation_for_a_ledger(tmp_path: Path) -> None:
     values(run(1, "rows", 9, tmp_path / "one", Leases(), ledger=tmp_path / "ledger"))
     assert_each_raised(

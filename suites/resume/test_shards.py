@@ -5,13 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import ByLength, HarnessError, Leases, RankError, UsageError, evaluate
+from disteval import HarnessError, Leases, RankError, UsageError, evaluate
 from disteval.data import ShardedStream
-from disteval.metrics import AUROC, Accuracy, Mean
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from disteval.metrics import Mean
 
-from suites.helpers.one_rank import assert_as_on_one_rank
 from suites.helpers.thread_world import assert_each_raised, run_ranks
 
 
@@ -19,45 +16,6 @@ def stream_of(lengths: list[int]) -> ShardedStream:
     rng = np.random.default_rng(len(lengths))
     shards = [[(rng.random(3), n % 3) for n in range(length)] for length in lengths]
     return ShardedStream(range(len(shards)), lambda shard: iter(shards[shard]))
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=7),
-    world=st.integers(1, 4),
-    given_=st.sampled_from(
-        [
-            {},
-            {"fixed_shape": False, "workers": 1},
-            {"by_length": ByLength(lambda sample: sample[1] + 1, 9, sort=False)},
-        ]
-    ),
-    sums_alone=st.booleans(),
-)
-def test_leases_of_shards_have_the_bits_of_one_rank(
-    lengths: list[int], world: int, given_: dict[str, Any], sums_alone: bool
-) -> None:
-    def predict(x: Any) -> Any:
-        return x + len(x) / 1e3 + x.max() / 7  # it depends on the batch
-
-    def rank(backend: Any, leases: Any) -> Any:
-        metrics: dict[str, Any] = {"a": Accuracy(counts=True), "m": Mean(), "auroc": AUROC()}
-        updates = {
-            "m": lambda outputs, batch: (outputs[:, 0],),
-            "auroc": lambda outputs, batch: (outputs[:, 1], batch[1] > 1),
-        }
-        if sums_alone:
-            del metrics["auroc"], updates["auroc"]
-        try:
-            found = evaluate(
-                predict, stream_of(lengths), metrics, backend, 4, update=updates,
-                leases=leases, **given_,
-            )  # fmt: skip
-        except HarnessError as error:
-            return str(error)
-        return {"size": found.size, "padded": found.padded, **found.metrics}
-
-    assert_as_on_one_rank(world, rank, folds=sums_alone)
 
 
 @pytest.mark.parametrize("compared", [True, False])
