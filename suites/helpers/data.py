@@ -1,4 +1,4 @@
-"""What tests of data know of the inside: writers of predictions, digests, downloads and pickles."""
+"""What tests of data know of the inside: writers of predictions, digests and downloads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 from disteval import ledger
 from disteval.coverage import Counted, certify
 from disteval.data import download
-from disteval.data.cifar10 import BINARY_FOLDER, PYTHON_FOLDER
+from disteval.data.cifar10 import BINARY_FOLDER
 from disteval.data.contents import Elements, digests_of, digests_of_rows, noted, total
 from disteval.data.digests import IncomparableError, digest_of
 from disteval.data.loading import Loader
 from disteval.data.plan import Batch, Plan
-from disteval.data.safe_pickle import load_arrays
 from disteval.data.samples import Items
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 from files in the binary layout or the Python layout.
+"""CIFAR-10 from files in the binary layout.
 
 Krizhevsky, "Learning Multiple Layers of Features from Tiny Images" (2009).
 """
@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_path
 from disteval.data.base import ArrayDataset
-from disteval.data.safe_pickle import PickledArray, load_arrays, shown
 from disteval.errors import DataError, UsageError
 
 BINARY_FOLDER = "cifar-10-batches-bin"
@@ -39,12 +38,11 @@ def load_cifar10(
 ) -> ArrayDataset:
     """Read one split into memory.
 
-    The binary layout is read if both are there. If some of the five training files are missing, the
-    others are read, and the data set's name says so.
+    If some of the five training files are missing, the others are read, and the data set's name
+    says so. The layout of pickles, ``cifar-10-batches-py``, is not read: a pickle can run anything.
 
     Args:
-        root: The folder that holds ``cifar-10-batches-bin`` or ``cifar-10-batches-py``, or one of
-            these two folders.
+        root: The folder that holds ``cifar-10-batches-bin``, or that folder itself.
         split: ``train`` or ``test``.
 
     Returns:
@@ -52,17 +50,16 @@ def load_cifar10(
 
     Raises:
         UsageError: ``root`` is no path, or ``split`` is not known.
-        DataError: The folder or a file is missing, truncated or not CIFAR-10; names the file and,
-            in the binary layout, the offset in bytes.
+        DataError: The folder or a file is missing, truncated or not CIFAR-10; names the file and
+            the offset in bytes.
     """
     check_choice("split", split, ("train", "test"))
-    folder, binary = _find_folder(check_path("root", root))
-    names = _file_names(split, binary)
+    folder = _find_folder(check_path("root", root))
+    names = _file_names(split)
     present = [folder / name for name in names if (folder / name).is_file()]
     if not present:
         raise DataError(f"{folder} has no file {names[0]}; give a complete copy of CIFAR-10")
-    read = _read_binary if binary else _read_python
-    batches = [read(path) for path in present]
+    batches = [_read(path) for path in present]
     images = np.concatenate([images for images, _ in batches])
     labels = np.concatenate([labels for _, labels in batches])
     part = "" if len(present) == len(names) else f" ({len(present)} of {len(names)} files)"
@@ -96,8 +93,8 @@ def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str =
             raise UsageError(
                 f"{name} must be a string, or left out for the official archive, not {value!r}"
             )
-    folder, binary = _find_layout(root) or (root / BINARY_FOLDER, True)
-    names = _file_names("train", binary) + _file_names("test", binary)
+    folder = _find_files(root) or root / BINARY_FOLDER
+    names = _file_names("train") + _file_names("test")
     missing = [name for name in names if not (folder / name).is_file()]
     if 0 < len(missing) < len(names):
         raise DataError(
@@ -112,37 +109,34 @@ def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str =
     return root
 
 
-def _file_names(split: str, binary: bool) -> list[str]:
-    suffix = ".bin" if binary else ""
+def _file_names(split: str) -> list[str]:
     if split == "test":
-        return [f"test_batch{suffix}"]
-    return [f"data_batch_{i}{suffix}" for i in range(1, _TRAIN_FILES + 1)]
+        return ["test_batch.bin"]
+    return [f"data_batch_{i}.bin" for i in range(1, _TRAIN_FILES + 1)]
 
 
-def _find_folder(root: Path) -> tuple[Path, bool]:
-    """Return the folder with the files, and whether they are in the binary layout."""
+def _find_folder(root: Path) -> Path:
+    """Return the folder with the files."""
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
         raise DataError(f"the data folder {root} {what}; give a folder that holds {BINARY_FOLDER}")
-    found = _find_layout(root)
+    found = _find_files(root)
     if found is None:
+        pickles = root / PYTHON_FOLDER
+        there = f" ({pickles.name} is not read, for it holds pickles)" * pickles.is_dir()
         raise DataError(
-            f"the data folder {root} holds neither {BINARY_FOLDER} nor {PYTHON_FOLDER}; "
-            f"put CIFAR-10 there, or let --download fetch it"
+            f"the data folder {root} does not hold {BINARY_FOLDER}{there}; put CIFAR-10 there, or "
+            f"let --download fetch it"
         )
     return found
 
 
-def _find_layout(root: Path) -> tuple[Path, bool] | None:
-    """Return the same as `_find_folder`, or None if there is no such folder."""
-    for folder, binary in ((root / BINARY_FOLDER, True), (root / PYTHON_FOLDER, False)):
-        if folder.is_dir():
-            return folder, binary
-    for binary in (True, False):
-        names = _file_names("train", binary) + _file_names("test", binary)
-        if any((root / name).is_file() for name in names):
-            return root, binary
-    return None
+def _find_files(root: Path) -> Path | None:
+    """Return the folder with the files, or None if there is none."""
+    if (root / BINARY_FOLDER).is_dir():
+        return root / BINARY_FOLDER
+    names = _file_names("train") + _file_names("test")
+    return root if any((root / name).is_file() for name in names) else None
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -158,7 +152,7 @@ def _read_bytes(path: Path) -> bytes:
     return data
 
 
-def _read_binary(path: Path) -> _Arrays:
+def _read(path: Path) -> _Arrays:
     """Read records of one label byte and 3,072 pixels."""
     data = np.frombuffer(_read_bytes(path), dtype=np.uint8)
     whole, rest = divmod(len(data), _RECORD)
@@ -176,29 +170,3 @@ def _read_binary(path: Path) -> _Arrays:
             f"labels go from 0 to 9"
         )
     return records[:, 1:].reshape(whole, 3, 32, 32), labels.astype(np.int64)
-
-
-def _read_python(path: Path) -> _Arrays:
-    """Read a pickled dict with ``data`` of shape (N, 3072) and a list of ``labels``."""
-    batch = load_arrays(_read_bytes(path), str(path))
-    if not isinstance(batch, dict):
-        raise DataError(f"{path} holds {type(batch).__name__}, not a dict; give a file of CIFAR-10")
-    # Python 2 wrote the names as bytes.
-    data, labels = (batch.get(name, batch.get(name.encode())) for name in ("data", "labels"))
-    if not isinstance(data, PickledArray) or data.value is None or not isinstance(labels, list):
-        raise DataError(
-            f"{path} lacks the array 'data' or the list 'labels'; give a file of CIFAR-10"
-        )
-    images = data.value
-    if images.ndim != 2 or images.shape[1] != _PIXELS:
-        raise DataError(f"{path}: 'data' has shape {images.shape}, not (N, {_PIXELS})")
-    if len(images) == 0:
-        raise DataError(f"{path} has 0 pictures; give a file of CIFAR-10")
-    if len(labels) != len(images):
-        raise DataError(f"{path} has {len(images)} pictures, but {len(labels)} labels")
-    for index, label in enumerate(labels):
-        if type(label) is not int or not 0 <= label < len(CLASSES):
-            raise DataError(
-                f"{path}: label {index} is {shown(label)}; labels are integers from 0 to 9"
-            )
-    return images.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
