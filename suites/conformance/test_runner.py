@@ -152,6 +152,7 @@ def test_a_fixed_port_is_a_broken_rule_also_where_worlds_of_several_sizes_do_not
     assert [found["1.1", size].outcome for size in (1, 2)] == ["passed"] * 2
     assert [found["1.4", size].outcome for size in (1, 2)] == ["failed"] * 2
     assert os.strerror(errno.EADDRINUSE) in found["1.4", 2].message
+    assert "fixed port" in found["1.4", 2].cause
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,12 @@ def check(
     return check_backend(cls, world_sizes, rules=select_rules(rules), **options)
 
 
+def test_every_rule_has_a_mutant_and_says_what_usually_breaks_it() -> None:
+    rules = select_rules()
+    assert {mutant.breaks for mutant in MUTANTS} == {rule.number for rule in rules}  # type: ignore[attr-defined]
+    assert [rule.number for rule in rules if not rule.usually] == []
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_every_mutant_is_killed_by_its_rule_which_names_no_wrong_cause(
     mutant: type[BaseDistBackend],

@@ -47,15 +47,21 @@ class PaddedToTheLargest(Gathered):
         return [item.ljust(longest, b"\0") if type(item) is bytes else item for item in gathered]
 
 
-class SizesOfRank0(Gathered):
-    breaks = "2.3"
-    cause = "rank 0"
+def cut(gathered: list[Any], like: Any) -> list[Any]:
+    """Return all bytes as they are in buffers of one object's length."""
+    if type(like) is not bytes:
+        return gathered
+    return [item[: len(like)] if type(item) is bytes else item for item in gathered]
 
-    def change(self, gathered: list[Any]) -> Any:
-        if type(gathered[0]) is not bytes:
-            return gathered
-        length = len(gathered[0])
-        return [item[:length] if type(item) is bytes else item for item in gathered]
+
+add(
+    globals(), Gathered, "2.3", "that of rank 0",
+    SizesOfRank0=lambda self, gathered: cut(gathered, gathered[0]),
+)  # fmt: skip
+add(
+    globals(), Gathered, "2.3", "the rank's own",
+    SizesOfItsOwn=lambda self, gathered: cut(gathered, gathered[self.rank]),
+)  # fmt: skip
 
 
 class LosesTheLastOfLongLists(Gathered):
