@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from disteval import list_all_backends
+from disteval.judging.report import header
 
 from suites.helpers.command import invoke
 from suites.helpers.needs import each
@@ -17,7 +18,9 @@ def rows() -> dict[str, Any]:
     """Return what the command says of each backend."""
     done = invoke("backends", "--json")
     assert done.exit_code == 0, done.output
-    return {row["name"]: row for row in json.loads(done.stdout)}
+    found = json.loads(done.stdout)
+    assert [*found] == [*header("backends"), "backends"]
+    return {row["name"]: row for row in found["backends"]}
 
 
 def test_every_backend_is_listed_with_its_reasons() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from disteval import list_all_backends
+from disteval.judging.report import header
 
 from suites.helpers.command import disteval, invoke
 from suites.helpers.needs import needs
@@ -69,6 +70,7 @@ def rows(done: Any, section: str) -> dict[str, Any]:
 
 
 def test_what_is_registered_is_imported_and_the_rest_comes_with_its_remedy(whole: Any) -> None:
+    assert [*json.loads(whole.stdout)][:5] == [*header("doctor")]
     found = rows(whole, "backends")
     assert list(found) == list_all_backends()
     for row in found.values():

@@ -12,6 +12,7 @@ from disteval.cli.tables import print_line, table_console
 from disteval.contract import Capabilities, No
 from disteval.errors import LibraryMissingError, describe_error
 from disteval.extras import INSTALL_NOTE, installed_version, shortened
+from disteval.judging.report import header
 from disteval.registry import list_all_backends, load_backend_class
 
 
@@ -57,7 +58,7 @@ def support_of(name: str) -> Support:
 
 
 @click.command("backends")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def backends_command(as_json: bool) -> None:
     r"""List the backends, and whether each can be used here.
 
@@ -70,7 +71,7 @@ def backends_command(as_json: bool) -> None:
     found = [support_of(name) for name in list_all_backends()]
     if as_json:
         rows = [vars(support) | {"cannot": dict(support.cannot)} for support in found]
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps(header("backends") | {"backends": rows}, indent=2))
         return
     table = Table("name", "library", "here", "devices", "launcher")
     for support in found:

@@ -13,23 +13,18 @@ from typing import Any
 import click
 
 from disteval.cli.completion import complete_backend
-from disteval.cli.machine import (
-    Finding,
-    Package,
-    list_packages,
-    look_at_machine,
-)
+from disteval.cli.machine import Package, Property, list_packages, look_at_machine
 from disteval.cli.options import timeout_option
-from disteval.cli.probe import Trial, try_backend
+from disteval.cli.probe import ProbeResult, try_backend
 from disteval.cli.terminal import is_verbose
 from disteval.extras import (
     DISTRIBUTION,
     INSTALL_NOTE,
     how_to_install,
-    installed_version,
     shortened,
 )
 from disteval.host import available_cores
+from disteval.judging.report import header
 from disteval.registry import add_working_directory, list_all_backends
 from disteval.text import visible
 from disteval.world.environment import refuse_worlds_of_each
@@ -62,58 +57,62 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
     if start:
         refuse_worlds_of_each("Run the doctor once, without that launcher, or with --no-start.")
     required = list(names) or [name for name in os.environ.get(REQUIRE, "").split(",") if name]
-    findings, packages = look_at_machine(), list_packages()
-    host: dict[str, Any] = {
-        "version": installed_version(DISTRIBUTION),
+    properties, packages = look_at_machine(), list_packages()
+    host = {
+        **header("doctor"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": available_cores(),
     }
     if not as_json:
-        _show_machine(host, findings, packages)
-    trials = []
+        _show_machine(host, properties, packages)
+    results = []
     for name in names or list_all_backends():
-        trial = try_backend(name, start, timeout)
-        trials.append(trial)
+        result = try_backend(name, start, timeout)
+        results.append(result)
         if not as_json:
-            _show_trial(trial)
-    broken = _broken(required, findings, trials)
+            _show_result(result)
+    broken = _broken(required, properties, results)
     if as_json:
         found: dict[str, list[Any]] = {
-            "machine": findings, "packages": packages, "backends": trials,
+            "machine": properties, "packages": packages, "backends": results,
         }  # fmt: skip
         rows = {name: [asdict(row) for row in listed] for name, listed in found.items()}
         report = host | rows | {"required": required, "broken": broken}
         click.echo(json.dumps(report, indent=2))
     else:
-        works = sum(trial.works for trial in trials)
-        click.echo(f"\n{works} of {len(trials)} backends {'work' if start else 'are installed'}.")
+        works = sum(result.works for result in results)
+        click.echo(f"\n{works} of {len(results)} backends {'work' if start else 'are installed'}.")
         click.echo(INSTALL_NOTE)
     if broken:
         click.echo(f"disteval doctor: required, but not working: {', '.join(broken)}", err=True)
         sys.exit(1)
 
 
-def _broken(required: list[str], findings: list[Finding], trials: list[Trial]) -> list[str]:
-    """Return the names of findings and backends that are required and do not work."""
-    works = {trial.name: trial.works for trial in trials}
+def _broken(
+    required: list[str], properties: list[Property], results: list[ProbeResult]
+) -> list[str]:
+    """Return the names of properties and backends that are required and do not work."""
+    works = {result.name: result.works for result in results}
     missing = [name for name in required if not works.get(name, _is_module(name))]
-    return [finding.name for finding in findings if finding.needed and not finding.works] + missing
+    return [each.name for each in properties if each.needed and not each.works] + missing
 
 
 def _is_module(name: str) -> bool:
     return name.isidentifier() and find_spec(name) is not None
 
 
-def _show_machine(host: dict[str, Any], findings: list[Finding], packages: list[Package]) -> None:
+def _show_machine(
+    host: dict[str, Any], properties: list[Property], packages: list[Package]
+) -> None:
     click.echo(
         f"{DISTRIBUTION} {host['version']}, {platform.python_implementation()} {host['python']}, "
         f"{host['platform']}, {host['cores']} cores"
     )
     click.echo("\nmachine")
-    for finding in findings:
-        detail = shortened(finding.detail)
-        click.echo(visible(f"{_SIGNS[finding.works]} {finding.name}: {detail}"))
+    for each in properties:
+        detail = shortened(each.detail)
+        click.echo(visible(f"{_SIGNS[each.works]} {each.name}: {detail}"))
     click.echo("\npackages")
     for extra in dict.fromkeys(package.extra for package in packages):
         _show_extra(extra, [package for package in packages if package.extra == extra])
@@ -128,13 +127,13 @@ def _show_extra(extra: str, packages: list[Package]) -> None:
     click.echo(f"{_SIGNS[not missing]} {extra or 'always'}: {line}")
 
 
-def _show_trial(trial: Trial) -> None:
-    library = f"{trial.library} {trial.version}".strip()
-    ranks = f"{trial.ranks} rank{'s' * (trial.ranks > 1)}, launcher {trial.launcher}"
-    took = f"{ranks}, in {trial.seconds:g} s" if trial.ranks else ""
-    why_not = trial.told if is_verbose() else trial.told.partition("\n")[0]
+def _show_result(result: ProbeResult) -> None:
+    library = f"{result.library} {result.version}".strip()
+    ranks = f"{result.ranks} rank{'s' * (result.ranks > 1)}, launcher {result.launcher}"
+    took = f"{ranks}, in {result.seconds:g} s" if result.ranks else ""
+    why_not = result.told if is_verbose() else result.told.partition("\n")[0]
     details = "; ".join(filter(None, [library, took, why_not])) or "installed"
-    sign = _SIGNS[trial.works] if trial.works or trial.absent else "✗"
-    click.echo(visible(f"{sign} {trial.name}: {details}"))
-    if trial.output:
-        click.echo(visible("  " + trial.output.replace("\n", "\n  ")))
+    sign = _SIGNS[result.works] if result.works or result.absent else "✗"
+    click.echo(visible(f"{sign} {result.name}: {details}"))
+    if result.output:
+        click.echo(visible("  " + result.output.replace("\n", "\n  ")))

@@ -32,7 +32,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*?)\s*(?:;.*\bextra == ['\"]([\w.-]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Property:
     """One property of this machine, which every world of ranks may need."""
 
     name: str
@@ -54,7 +54,7 @@ class Package:
     version: str
 
 
-def look_at_machine() -> list[Finding]:
+def look_at_machine() -> list[Property]:
     """Examine what all worlds and some backends need of this machine."""
     return [_loopback(), _temporary_folder(), _mpi(), _gpu()]
 
@@ -69,7 +69,7 @@ def list_packages() -> list[Package]:
     return found
 
 
-def _loopback() -> Finding:
+def _loopback() -> Property:
     """Examine the loopback interface, over which the ranks of a host communicate."""
     try:
         with (
@@ -79,11 +79,11 @@ def _loopback() -> Finding:
             server.settimeout(_SECONDS)
             server.accept()[0].close()
     except OSError as error:
-        return Finding("loopback", False, f"127.0.0.1 takes no connection: {error}", True)
-    return Finding("loopback", True, "127.0.0.1 takes connections", True)
+        return Property("loopback", False, f"127.0.0.1 takes no connection: {error}", True)
+    return Property("loopback", True, "127.0.0.1 takes connections", True)
 
 
-def _temporary_folder() -> Finding:
+def _temporary_folder() -> Property:
     """Examine the folder in which each world has its control directory, by making one."""
     try:
         made = control_directory.create()
@@ -92,28 +92,28 @@ def _temporary_folder() -> Finding:
         finally:
             made.remove()
     except OSError as error:
-        return Finding("temporary folder", False, f"{error}; set TMPDIR to another", True)
+        return Property("temporary folder", False, f"{error}; set TMPDIR to another", True)
     except WorldError as error:
-        return Finding("temporary folder", False, str(error), True)
-    return Finding("temporary folder", True, str(control_directory.folder().parent), True)
+        return Property("temporary folder", False, str(error), True)
+    return Property("temporary folder", True, str(control_directory.folder().parent), True)
 
 
-def _mpi() -> Finding:
+def _mpi() -> Property:
     """Examine whether mpirun and mpi4py belong to the same MPI library."""
     try:
         [command] = MpirunLauncher().commands(Path(), 1)
     except BackendUnavailableError as error:
-        return Finding("MPI", False, str(error))
+        return Property("MPI", False, str(error))
     mpirun = _implementation(_printed([command[0], "--version"]))
     detail = f"{command[0]} is {mpirun}"
     if not installed_version("mpi4py"):
         missing = f"mpi4py is not installed: {how_to_install('mpi')}"
-        return Finding("MPI", False, f"{detail}; {missing}")
+        return Property("MPI", False, f"{detail}; {missing}")
     library = _implementation(_printed([sys.executable, "-c", _LIBRARY_CODE]))
     detail += f", and mpi4py uses {library}"
     if mpirun.partition(" ")[0] != library.partition(" ")[0]:
-        return Finding("MPI", False, f"{detail}: ranks would not find each other")
-    return Finding("MPI", True, detail)
+        return Property("MPI", False, f"{detail}: ranks would not find each other")
+    return Property("MPI", True, detail)
 
 
 def _implementation(text: str) -> str:
@@ -124,13 +124,15 @@ def _implementation(text: str) -> str:
     return f"something else ({first[:80]})" if first else "an unknown MPI"
 
 
-def _gpu() -> Finding:
+def _gpu() -> Property:
     command = shutil.which("nvidia-smi")
     if command is None:
-        return Finding("GPU", False, "nvidia-smi, a part of NVIDIA's driver, was not found")
+        return Property("GPU", False, "nvidia-smi, a part of NVIDIA's driver, was not found")
     query = "--query-gpu=name,memory.total,driver_version"
     listed = _printed([command, query, "--format=csv,noheader"]).strip()
-    return Finding("GPU", bool(listed), "; ".join(listed.splitlines()) or "nvidia-smi lists no GPU")
+    return Property(
+        "GPU", bool(listed), "; ".join(listed.splitlines()) or "nvidia-smi lists no GPU"
+    )
 
 
 def _printed(command: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ _OUTPUT_LINES = 10
 
 
 @dataclass(frozen=True)
-class Trial(Support):
+class ProbeResult(Support):
     """The result of trying one backend, with its description.
 
     It works if its ranks exchanged an object; or, if no ranks were to be started, if it can be
@@ -47,7 +47,7 @@ class Trial(Support):
     output: str = ""
 
 
-def try_backend(name: str, start: bool, seconds: float) -> Trial:
+def try_backend(name: str, start: bool, seconds: float) -> ProbeResult:
     """Import a backend, and start ranks with it if asked, in a process with a time limit."""
     with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
         answer, output = Path(folder, "answer.json"), Path(folder, "output")
@@ -56,16 +56,16 @@ def try_backend(name: str, start: bool, seconds: float) -> Trial:
         output.touch()
         ended = _run(command, output, seconds)
         if answer.exists():
-            return Trial(**json.loads(answer.read_text()))
+            return ProbeResult(**json.loads(answer.read_text()))
         with output.open("rb") as file:
             file.seek(-min(output.stat().st_size, _MOST_BYTES), os.SEEK_END)
             printed = file.read().decode(errors="replace")
         last = "\n".join(printed.splitlines()[-_OUTPUT_LINES:])
-        return Trial(name, available=False, why_not=ended, output=last)
+        return ProbeResult(name, available=False, why_not=ended, output=last)
 
 
 def main(name: str, answer: str, start: bool) -> None:
-    """Try a backend in this process, and write the `Trial` to the file ``answer``."""
+    """Try a backend in this process, and write the `ProbeResult` to the file ``answer``."""
     # The doctor terminates this process by SIGINT, which shells ignore in background jobs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     trial = _try_here(name, start)
@@ -74,9 +74,9 @@ def main(name: str, answer: str, start: bool) -> None:
     draft.rename(answer)
 
 
-def _try_here(name: str, start: bool) -> Trial:
+def _try_here(name: str, start: bool) -> ProbeResult:
     support = support_of(name)
-    known = Trial(**vars(support), works=support.available, absent=not support.available)
+    known = ProbeResult(**vars(support), works=support.available, absent=not support.available)
     if not support.available or not start:
         return known
     if not get_backend_class(name).capabilities.multi_rank:
@@ -86,7 +86,7 @@ def _try_here(name: str, start: bool) -> Trial:
     return _try_ranks(known, 1) if trial.absent else trial
 
 
-def _try_ranks(known: Trial, size: int) -> Trial:
+def _try_ranks(known: ProbeResult, size: int) -> ProbeResult:
     begin = time.monotonic()
     try:
         with World(known.name, size, threads=1) as world:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
@@ -92,7 +91,6 @@ class Report(BaseReport):
         seconds: The time of the whole check. The times of its rules add up to more than that,
             because they run side by side.
         rules: All results, by world size and rule.
-        created: The time at which the check began, in ISO 8601, UTC.
     """
 
     target: str
@@ -103,7 +101,6 @@ class Report(BaseReport):
     launcher: str | None = None
     seconds: float = 0.0
     rules: list[Result] = field(default_factory=list)
-    created: str = field(default_factory=lambda: f"{datetime.now(timezone.utc):%FT%TZ}")
 
     @cached_property
     def judged(self) -> Verdict:

@@ -18,7 +18,7 @@ _MOST_COLUMNS = 60
 _DRAWN_ALIKE = 2  # the most larger cases that happen to have one world size and batch size
 
 
-class Matrix(NamedTuple):
+class CaseTable(NamedTuple):
     """The matrix of one audit.
 
     Attributes:
@@ -38,7 +38,7 @@ def verdict_of(run: dict[str, Any]) -> Verdict:
     return judge(outcomes, bool(run["findings"]), run["reason"], run["assumes"], run["seconds"])
 
 
-def matrix_of(run: dict[str, Any]) -> Matrix:
+def matrix_of(run: dict[str, Any]) -> CaseTable:
     """Return the matrix of the report of an audit."""
     otherwise = ("num_workers", "shuffle", "ids")
     plain = [case for case in run["cases"] if not any(case[name] for name in otherwise)]
@@ -53,7 +53,7 @@ def matrix_of(run: dict[str, Any]) -> Matrix:
     sizes = sorted({size for size, _ in outcomes})
     rows = [(size, [outcomes.get((size, pair)) for pair in columns]) for size in sizes]
     shown = {id(case) for case, pair in zip(plain, pairs, strict=True) if pair in columns}
-    return Matrix(columns, rows, [case for case in run["cases"] if id(case) not in shown])
+    return CaseTable(columns, rows, [case for case in run["cases"] if id(case) not in shown])
 
 
 def findings_of(run: dict[str, Any]) -> list[tuple[Finding, dict[str, Any]]]:

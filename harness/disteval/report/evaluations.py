@@ -33,7 +33,7 @@ class Sides(NamedTuple):
     task: str
     names: Sequence[str]
     facts: Sequence[Fact]
-    matrices: Sequence[values.Matrix]
+    matrices: Sequence[values.Table]
 
 
 def side_by_side(runs: Iterable[tuple[str, Run]]) -> list[Sides]:

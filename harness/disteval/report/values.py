@@ -27,7 +27,7 @@ Path = tuple[str | int, ...]
 """The way to a value: the name of the metric, then keys of dicts and places in lists."""
 
 
-class Matrix(NamedTuple):
+class Table(NamedTuple):
     """A result of two dimensions, such as a confusion matrix."""
 
     name: str
@@ -83,10 +83,10 @@ def leaves(metrics: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
         yield from _leaves((name,), value)
 
 
-def matrices(metrics: Mapping[str, Any]) -> list[Matrix]:
+def matrices(metrics: Mapping[str, Any]) -> list[Table]:
     """Return the results of two dimensions that are small enough to be shown as tables."""
     return [
-        Matrix(name_of(path), [[text_of(number) for number in row] for row in leaf])
+        Table(name_of(path), [[text_of(number) for number in row] for row in leaf])
         for name, value in metrics.items()
         for path, leaf in islice(_leaves((name,), value), MOST_ROWS)
         if _is_matrix(leaf) and max(len(leaf), len(leaf[0])) <= _PAGE_SIDE
