@@ -39,6 +39,19 @@ def test_the_contract_page_has_every_rule_as_it_is() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_pages_count_the_rules_as_they_are() -> None:
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    from disteval.conformance.check import select_rules
+
+    rules = select_rules()
+    plain = [rule for rule in rules if not rule.number.startswith("9.")]
+    pages = text_of("docs/report.md") + text_of("docs/hosts.md") + text_of("docs/suites.md")
+    counts = re.findall(r"\b[Oo]f (\d+)[)*]", pages)
+    assert {*map(int, counts)} == {len(plain), len(rules)}  # of templates
+    required = sum(rule.level != "optional" for rule in plain)
+    assert {*re.findall(r"all (\d+) required", pages)} == {str(required)}
+
+
 def test_the_reference_has_every_public_name_once() -> None:
     page = text_of("docs/reference.rst")
     listed = re.findall(r"^   ([a-z_]+)\.(\w+)$", page, re.M)

@@ -133,9 +133,3 @@ def test_the_command_writes_a_badge_with_or_without_a_page(tmp_path: Path) -> No
     assert ("runs: 2" in done.output, shown.exists()) == (True, True)
     neither = invoke("report", *files)
     assert (neither.exit_code, "--badge FILE" in neither.stderr) == (2, True)
-    # A file that an older release has written says less, and is read all the same.
-    new = ("covers", "contract", "single_rank", "target_distribution", "target_version")
-    older = {k: v for k, v in run("", 1).items() if k not in new}
-    (tmp_path / "1.json").write_text(json.dumps(older))
-    assert invoke("report", *files[:1], f"--badge={drawn}").exit_code == 0
-    assert text_of(drawn.read_text()) == ["disteval: mine", "? passes 3 rules"]

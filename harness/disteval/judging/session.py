@@ -1,4 +1,8 @@
-"""The ranks that are judged: started here, one world for each size, or led where a launcher is."""
+"""The ranks that are judged: started here, one world for each size, or led where a launcher is.
+
+``disteval eval`` does not use it: it has one world of one size, in which ranks may be lost, and a
+launcher's ranks are one more way to start that world. `leading` would add a second path there.
+"""
 
 from __future__ import annotations
 
