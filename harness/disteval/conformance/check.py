@@ -50,6 +50,7 @@ from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.world.environment import refuse_worlds_of_each
 from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher, get_launcher
+from disteval.world.launchers.ray import RayLauncher, joined_ray
 from disteval.world.postmortem import first_line
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
@@ -127,7 +128,7 @@ def check_backend(
     )
     check = _Check(session, report, sizes, on_result)
     found = None if led else get_launcher(launcher or cls.launcher)
-    with found.kept() if found else nullcontext():
+    with joined_ray() if isinstance(found, RayLauncher) else nullcontext():
         for jobs in plan(chosen, sizes, found):
             check.run_side_by_side(jobs)
         # Beside others they may not have started for what rule 1.4 forbids, such as a fixed port.

@@ -13,7 +13,7 @@ from disteval.errors import WorldError, describe_error
 from disteval.registry import get_backend_class
 from disteval.world import Launcher, World
 from disteval.world.launchers.local import LocalLauncher
-from disteval.world.launchers.ray import RayLauncher, cluster_cpus, share_of_cpu
+from disteval.world.launchers.ray import RayLauncher, cluster_cpus, joined_ray, share_of_cpu
 from disteval.world.world import BACKEND_SECONDS
 
 _LIBRARIES = ("torch", "torch.distributed", "jax", "tensorflow", "paddle")
@@ -79,7 +79,7 @@ def _launcher(chosen: str | None, cls: type[BaseDistBackend], world_size: int) -
         return LocalLauncher(preload=list(dict.fromkeys([*cls.preload, *imported])))
     if name != RayLauncher.name:
         return name
-    with RayLauncher.kept():
+    with joined_ray():
         return RayLauncher(cpus_per_worker=share_of_cpu(cluster_cpus(), 2 * world_size))
 
 

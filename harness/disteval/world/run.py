@@ -256,7 +256,7 @@ class TolerantRun(Run):
         if is_over:
             # Ranks that somebody else started would look for their leader for a minute.
             return self._launcher.attached and bool(self._awaited)
-        may_come_back = self._launcher.restarts and len(self.results.returned) < len(self._orders)
+        may_come_back = self._world.restarts and len(self.results.returned) < len(self._orders)
         return bool(self._awaited) or may_come_back
 
     def _waits_for_others(self) -> bool:

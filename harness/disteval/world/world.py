@@ -570,7 +570,7 @@ class World:
     @property
     def restarts(self) -> bool:
         """Whether a rank that is lost is started again."""
-        return self._launcher.restarts
+        return self._launcher.restarts and self._launcher.elastic
 
     def look_at(self, rank: int) -> RankStatus | None:
         """Return what a rank is doing, and None if it has not reported; for ``until`` of `run`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
@@ -37,6 +36,8 @@ class Launcher(ABC):
         name: The name of the launcher, as in `BaseDistBackend.launcher`.
         attached: Whether somebody else started the processes, so that they are never terminated.
         own_processes: Whether each rank is a process that can be ended without the others.
+        on_this_host: Whether each rank is a process that is started on this host.
+        restarts: Whether a rank of an elastic world that is lost is started again.
         processes: What starts processes that end with the leader; set before `prepare`.
         elastic: Whether the other ranks are to go on when one is lost; set before `prepare`.
         in_use: Whether a world uses it that has not ended.
@@ -48,11 +49,8 @@ class Launcher(ABC):
     name: ClassVar[str]
     attached: ClassVar[bool] = False
     own_processes: ClassVar[bool] = True
-
-    @property
-    def on_this_host(self) -> bool:
-        """Whether each rank is a process that is started on this host."""
-        return self.own_processes
+    on_this_host: bool = True
+    restarts: ClassVar[bool] = False
 
     def directory(self) -> ControlDirectory:
         """Create the world's control directory, private to this user."""
@@ -113,22 +111,12 @@ class Launcher(ABC):
         more = _SECONDS_PER_RANK * max(len(pids), len(self.processes))
         self.processes.end(_TERMINATE_SECONDS + more)
 
-    @property
-    def restarts(self) -> bool:
-        """Whether a rank that is lost is started again."""
-        return False
-
     def reported(self, rank: int) -> None:
         """Take notice that a rank of an elastic world reports, perhaps not for the first time."""
 
     def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
         """See `disteval.world.postmortem.examine`."""
         examine(directory, ranks)
-
-    @classmethod
-    def kept(cls) -> AbstractContextManager[None]:
-        """Keep resources that worlds can share, such as a cluster, from one world to the next."""
-        return nullcontext()
 
 
 _launchers: dict[str, type[Launcher]] = {}

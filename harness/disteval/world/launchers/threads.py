@@ -20,7 +20,7 @@ class ThreadsLauncher(Launcher):
     """
 
     name = "threads"
-    own_processes = False
+    own_processes = on_this_host = False
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []

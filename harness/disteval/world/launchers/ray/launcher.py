@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,7 @@ class RayLauncher(Launcher):
     """
 
     name = "ray"
+    restarts = True
 
     def __init__(
         self,
@@ -73,6 +74,8 @@ class RayLauncher(Launcher):
         patience: float = 60.0,
     ) -> None:
         self._address = address
+        # Whether Ray is started for the world alone.
+        self.on_this_host = (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
         if gpus_per_worker is not None and gpus_per_worker < 0:
             raise UsageError(f"gpus_per_worker={gpus_per_worker} is negative; use 0 or more")
         self._gpus = gpus_per_worker
@@ -87,11 +90,6 @@ class RayLauncher(Launcher):
         self._former: list[dict[str, Any]] = []  # of ranks that were started again
         self._actors: list[Any] = []
         self._ends: list[Any] = []
-
-    @property
-    def on_this_host(self) -> bool:
-        """Whether Ray is started on this machine alone."""
-        return (self._address or os.environ.get("RAY_ADDRESS") or "local") == "local"
 
     def accept(self, backend: type[BaseDistBackend]) -> None:
         """Refuse a backend whose ranks can't be plain processes."""
@@ -141,11 +139,6 @@ class RayLauncher(Launcher):
             self._actors.append(actor)
             self._ends.append(actor.serve.remote(leader))
         return []
-
-    @property
-    def restarts(self) -> bool:
-        """Whether Ray starts an actor again that it has lost."""
-        return self.elastic
 
     def reported(self, rank: int) -> None:
         """Look up which node the rank is on now."""
@@ -254,11 +247,6 @@ class RayLauncher(Launcher):
             with suppress(ray.exceptions.RayError):
                 answers[name] = ray.get(task, timeout=max(0.0, deadline - time.monotonic()))
         return [(found, answers.get(name)) for name, found in there.items()]
-
-    @classmethod
-    def kept(cls) -> AbstractContextManager[None]:
-        """Stay in the cluster, or keep the Ray that is started here."""
-        return cluster.joined_ray()
 
 
 def _on(node: dict[str, Any], function: Callable[..., Any]) -> Any:
