@@ -150,6 +150,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "eval own_task:task --elastic --join --ledger=nowhere": ("nowhere",),
     "eval own_task:task --elastic --join --ledger=odd": ("odd",),
     "eval own_task:task --elastic --launcher=threads --ranks-per-lease=2": ("3", "2"),
+    "eval own_task:task --elastic --launcher=torchrun": ("torchrun", "lost"),
     # fit
     "fit --data=/none": ("/none",),
     "fit --download": ("--download", "--data"),

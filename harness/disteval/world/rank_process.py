@@ -30,9 +30,6 @@ from disteval.world.supervisor import serve as serve_leader
 IMPORTED = "disteval.evaluation"
 """What every rank has imported, forked or started, because most of their functions call it."""
 
-IN_CHILD = "in-child"
-"""The argument by which a process is asked to call `go_on_in_child`."""
-
 _LOOK_SECONDS = 0.25
 _STATUS_SECONDS = 1.0
 _POLL_SECONDS = 0.02
@@ -143,17 +140,13 @@ def _end_with(parent: int) -> None:
 def main() -> int:
     """Serve as one rank of a world; the arguments are its control directory and the rank.
 
-    Where a launcher sets the rank in the environment it is left out, or `IN_CHILD` is in its place.
+    Where a launcher sets the rank in the environment it is left out.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how children end
     folder, *words = sys.argv[1:]
-    directory, in_child = Path(folder), words == [IN_CHILD]
     # Under mpirun every rank has the same command, and its number is in the environment.
-    outer = detect_outer_world() if in_child or not words else None
-    rank = int(words[0]) if outer is None else outer.rank
-    if in_child:
-        go_on_in_child(directory, rank)
-    return become_rank(directory, rank)
+    outer = None if words else detect_outer_world()
+    return become_rank(Path(folder), int(words[0]) if outer is None else outer.rank)
 
 
 def serve_and_become(descriptor: int, leader: int, libraries: Sequence[str]) -> NoReturn:

@@ -8,10 +8,10 @@ import sys
 from abc import abstractmethod
 from pathlib import Path
 
-from disteval.errors import BackendUnavailableError
+from disteval.errors import BackendUnavailableError, UsageError
 from disteval.extras import how_to_install
+from disteval.world.address import Hosts
 from disteval.world.launchers.base import ProcessLauncher, rank_command
-from disteval.world.rank_process import IN_CHILD, how_child_ended
 
 
 class CommandLauncher(ProcessLauncher):
@@ -21,16 +21,22 @@ class CommandLauncher(ProcessLauncher):
     def command(self, world_size: int) -> list[str]:
         """Return the launcher's part of the command; the part that each rank runs follows it."""
 
+    def prepare(self, world_size: int) -> Hosts:
+        """Refuse ranks of which some may be lost."""
+        if self.elastic:
+            raise UsageError(
+                f"{self.name} ends all ranks when it has lost one, so the others can't go on; "
+                f"leave the launcher out, or start the command itself with {self.name}"
+            )
+        return super().prepare(world_size)
+
     def commands(self, directory: Path, world_size: int) -> list[list[str]]:
         """Return one command; its ranks read their number from what the launcher sets for them."""
-        words = [*self.command(world_size), *rank_command(directory)]
-        return [[*words, IN_CHILD] if self.elastic else words]
+        return [[*self.command(world_size), *rank_command(directory)]]
 
     def how_ended(self, rank: int, seconds: float = 0.0) -> str:
-        """See `Launcher.how_ended`; of ranks that are no children, the command's end is known."""
-        if self.elastic and self._log and (how := how_child_ended(self._log.parent, rank, seconds)):
-            return how
-        how = super().how_ended(0, 0.0 if self.elastic else seconds)
+        """See `Launcher.how_ended`; the end of the command is known."""
+        how = super().how_ended(0, seconds)
         return how and f"{self.name}: {how}"
 
     def log(self, seconds: float = 0.0) -> str:
