@@ -124,7 +124,7 @@ class Rendezvous:
         """Give a value, such as an address that this rank has bound, to all ranks that ask for it.
 
         Raises:
-            UsageError: The value is over 1 MiB, or this rendezvous has no exchange.
+            UsageError: A value is no text or bytes, or this rendezvous has no exchange.
         """
         self._store().publish(key, value)
 

@@ -54,7 +54,6 @@ class Rank:
         self.rank = rank
         self.backend: BaseDistBackend | None = None
         self.link = link
-        self._published = 0
         self._finalize: Callable[[], None] = lambda: None
         self.leave_seconds = _LEAVE_SECONDS
         self._has_key = False
@@ -80,7 +79,6 @@ class Rank:
         self, rendezvous: Rendezvous, *, cls: type[BaseDistBackend], world_size: int
     ) -> tuple[int, int]:
         """Join the group of a backend; return the rank and the world size that it reports."""
-        self._published = 0
         self.joined_ns = time.time_ns()
         self.leave_seconds = _LEAVE_SECONDS + world_size
         if rendezvous.key:
@@ -116,16 +114,6 @@ class Rank:
             raise UsageError(
                 f"a key is text and its value text or bytes, not {type(key).__name__} and "
                 f"{type(value).__name__}"
-            )
-        if len(value) > messages.MAX_VALUE_BYTES:
-            raise UsageError(
-                f"the value of {key!r} has length {len(value)}; up to {messages.MAX_VALUE_BYTES} "
-                f"can be published, for data there is rendezvous.path"
-            )
-        self._published += 1
-        if self._published > messages.MAX_KEYS:
-            raise UsageError(
-                f"one rank can publish {messages.MAX_KEYS} keys, and {key!r} is one more"
             )
         self.link.send(messages.KeyValue(key, value))
 
@@ -191,17 +179,12 @@ def send_note(value: Any) -> None:
     order's deadline. Elsewhere it does nothing.
 
     Raises:
-        UsageError: The value is too large for a note.
+        UsageError: The value is too large for a message.
     """
-    if (rank := _current.get()) is None:
-        return
-    data = messages.packed(value)
-    if len(data) > messages.MAX_NOTE_BYTES:
-        raise UsageError(
-            f"a note of {len(data)} bytes is too large; up to {messages.MAX_NOTE_BYTES} can be "
-            f"sent, for data there is the value that the function returns"
-        )
-    rank.link.send(messages.Note(data))
+    if (rank := _current.get()) is not None:
+        data = messages.packed(value)
+        messages.check_size(data, "a note", "return the value instead, or write it to a file")
+        rank.link.send(messages.Note(data))
 
 
 def serve(

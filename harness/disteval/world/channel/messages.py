@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES = 1 << 30
 """The largest message; 1 GiB."""
 
-MAX_VALUE_BYTES = 1 << 20
-"""The largest value that a rank can publish; values are addresses and identifiers, not data."""
-
-MAX_KEYS = 1_000
-"""How many keys one rank may publish in one world."""
-
-MAX_NOTE_BYTES = 1 << 20
-"""The largest note; a note describes an order's progress and does not carry data."""
-
 _ENVELOPE_BYTES = 1 << 20  # left for the function or the traceback beside the value
 _SMALL_BYTES = 1 << 16
 
