@@ -129,7 +129,8 @@ def _limit(kind: Kind, drawn: Draw | None, usual: float) -> float:
 
 def _runs(session: Session, options: argparse.Namespace) -> Iterator[Found]:
     """Do so many runs at a time, and yield each when it is over."""
-    seeds = iter(options.seed) if options.seed else itertools.count(options.first)
+    drawn = itertools.islice(itertools.count(options.first), options.runs)
+    seeds = iter(options.seed) if options.seed else drawn
     end = time.monotonic() + options.minutes * 60
     # The session is closed first: nobody waits for the runs that it ends.
     with ThreadPoolExecutor(options.jobs) as pool, closing(session):
@@ -148,6 +149,7 @@ def main() -> int:
     """Do runs until the time is over, print the table, and return 1 unless all was judged right."""
     parser = argparse.ArgumentParser(prog="nox -s faults --", description=__doc__)
     parser.add_argument("--minutes", type=float, default=55.0, help="how long runs are begun")
+    parser.add_argument("--runs", type=int, help="how many runs at most")
     parser.add_argument("--first", type=int, default=1, help="the seed of the first run")
     parser.add_argument("--seed", type=int, nargs="+", help="do these runs only, and tell all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many runs at a time")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from suites.faults import checker
-from suites.faults.runs import KINDS, PROGRAM, Draw, draw, environment
+from suites.faults.runs import KINDS, Draw, draw, environment
 from suites.helpers.namespaces import others
 
 _POLL_SECONDS = 0.015
@@ -222,7 +222,7 @@ def _mount(place: Path, size: str) -> None:
 
 
 def main() -> None:
-    """Do the run, then what a user would do next, and write down all that was found."""
+    """Do the run, resume a training that it has ended, and write down all that was found."""
     folder = Path(sys.argv[1])
     spec = json.loads((folder / "spec.json").read_text())
     kind, limit, out = KINDS[spec["kind"]], spec["limit"], folder / "out"
@@ -243,10 +243,6 @@ def main() -> None:
     found["damaged"] = checker.damaged_in(out)
     found["report"] = checker.report_in(out)
     found["left"] = checker.left_in(folder)
-    if found["left"]:
-        sweep = [sys.executable, str(PROGRAM), "threads", "threads", "1", "20"]
-        Run(folder, sweep, 1, False).watch(limit, 10.0)
-        found["left after the next start"] = checker.left_in(folder)
     if kind.what == "fit":
         if found["ending"]["status"] != 0:
             again = Run(folder, command, kind.world_size, kind.outer)
