@@ -115,6 +115,25 @@ def test_other_samples_than_those_that_are_expected_are_refused(run: Run) -> Non
     assert run("own:task", "--expect-digest=abc").exit_code == 2
 
 
+def test_samples_that_are_read_one_by_one_are_compared_in_part(run: Run) -> None:
+    code = """
+class Indexed:
+    def __len__(self):
+        return len(data)
+    def __getitem__(self, i):
+        return data.images[i], data.labels[i]
+
+def indexed():
+    return Task(samples=Indexed(), predict=predict, metrics={}, batch_size=16)
+"""
+    done = run("own:indexed", "--json=r.json", code=code)
+    assert done.exit_code == 0, done.output
+    assert (read()["coverage"], read()["compared"]) == ("by index", 32)
+    assert "by index, contents of 32 of 101 samples compared" in done.output
+    digest = read()["digest"]
+    assert run("own:indexed", f"--expect-digest={digest}", code=code, size=1).exit_code == 0
+
+
 def test_ranks_that_get_one_task_do_not_share_its_metrics(run: Run) -> None:
     code = "shared = task()\ndef again():\n    return shared\n"
     metrics = []

@@ -133,6 +133,21 @@ def test_a_task_is_shown_with_metrics_coverage_speed_and_ranks() -> None:
         assert found in said, found
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"compared": 3}, "coverage by index, contents of 3 of 10 samples compared digest"),
+        ({"repeatable": False}, "coverage by index, for samples or outputs are random digest"),
+        ({"repeatable": False}, "model some samples, or the outputs of predict for them, were oth"),
+        ({"difference": 2**-9}, "model outputs of ranks differ by up to 0.00195 for the same samp"),
+    ],
+)
+def test_what_was_not_proved_is_said(changed: dict[str, Any], said: str) -> None:
+    run = TASK | {"coverage": "by index"} | changed
+    assert said in " ".join(" ".join(Page(page(("a.json", run))).texts).split())
+    assert "model" not in " ".join(Page(page(("a.json", TASK))).texts)
+
+
 def test_evaluations_of_one_task_stand_side_by_side_and_differences_are_marked() -> None:
     last_bit = json.loads(json.dumps(TASK).replace("0.5", repr(0.5 + 2**-53)))
     names = ["mean ✓ equal", "mean ✗ differs", "confusion ✓ equal", "digest ✓ equal"]
