@@ -106,6 +106,13 @@ class OneBuffer:
         return {"x": self.buffer, "label": index % 3}
 
 
+class OneBufferAtOnce(OneBuffer):
+    """The same, read as torch's ``Subset`` reads it, in views of that array."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [(self[index]["x"][:], index % 3) for index in indices]
+
+
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("batch_size", [2, 4, 31])
 @pytest.mark.parametrize(
@@ -116,18 +123,27 @@ class OneBuffer:
         one_array(lambda buffer, label: (buffer, label)),
         one_array(lambda buffer, label: {"x": [buffer.T], "label": label}),
         OneBuffer(),
+        OneBufferAtOnce(),
     ],
 )
 def test_a_buffer_that_is_given_again_and_again_is_an_error(
     samples: Any, batch_size: int, world: int
 ) -> None:
     def rank(backend: ThreadsDist) -> Any:
-        own = OneBuffer() if isinstance(samples, OneBuffer) else samples
+        own = type(samples)() if isinstance(samples, OneBuffer) else samples
         return evaluate(lambda x: x["x"], own, {}, backend, batch_size, collate=lambda s: {"x": s})
 
     for error in run_ranks(world, rank):
         assert isinstance(error, RankError)
         assert re.search(r"sample [0-4] changed", str(error))
+
+
+def test_fields_that_are_equal_in_a_batch_are_no_buffer() -> None:
+    class Described(list[int]):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [{"x": self[index], "of": "all", "rows": [1, 2]} for index in indices]
+
+    assert predict_all(lambda x: x["x"], Described([5, 6, 6]), "non_dist").tolist() == [5, 6, 6]
 
 
 def test_an_element_that_is_yielded_again_counts_again() -> None:

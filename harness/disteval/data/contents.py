@@ -192,12 +192,16 @@ def check_unchanged(samples: Sequence[Any], taken: Sequence[bytes], ids: Indices
     last = len(samples) - 1
     for place in range(last) if not ids[0] else {0, last // 2} - {last}:
         if taken[place] and snapshot(samples[place]) != taken[place]:
-            raise UsageError(
-                f"sample {ids[place]} changed after it was read, while the samples after it were: "
-                f"the data set or the stream gives one buffer again and again, and changes it, so "
-                f"a batch would hold the last sample only; give a new array or object each time, "
-                f"such as buffer.copy()"
-            )
+            raise changed(int(ids[place]))
+
+
+def changed(number: int) -> UsageError:
+    """Return the error of a sample that changed when others were read."""
+    return UsageError(
+        f"sample {number} changed after it was read, while the samples after it were: the data set "
+        f"or the stream gives one buffer again and again, and changes it, so a batch would hold "
+        f"the last sample only; give a new array or object each time, such as buffer.copy()"
+    )
 
 
 class Elements:

@@ -17,6 +17,7 @@ from disteval.data.contents import (
     Digests,
     Held,
     bytes_of_list,
+    changed,
     digests_of,
     digests_of_rows,
     is_on,
@@ -200,7 +201,7 @@ def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> l
 
     Raises:
         SampleError: A sample could not be read; its number is named.
-        UsageError: ``__getitems__`` returned another number of samples.
+        UsageError: ``__getitems__`` returned another number of samples, or one buffer for all.
     """
     numbers: Sequence[int] = indices.tolist()
     found: Any = None
@@ -216,6 +217,8 @@ def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> l
             )
         if taken is not None:
             taken += map(noted, found)
+            if 0 in numbers and len(found) > 1:
+                _check_buffers(samples, indices, found)
         return found
     read: list[Any] = []
     number = -1
@@ -227,6 +230,25 @@ def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> l
     except Exception as error:
         raise SampleError(number, f"could not be read: {describe_error(error)}") from error
     return read
+
+
+def _check_buffers(samples: Any, indices: Indices, found: Sequence[Any]) -> None:
+    """Refuse samples of which a field is one buffer, though they were read at once.
+
+    It is equal in all of them, and another one when a sample is read alone.
+    """
+    columns = [[*map(noted, column)] for column in zip(*map(_fields, found), strict=False)]
+    equal = [(at, column[0]) for at, column in enumerate(columns) if len({*column}) == 1]
+    for place in (0, 1) if equal else ():
+        alone = dict(enumerate(_fields(fetch(samples, indices[place : place + 1])[0])))
+        if any(at in alone and noted(alone[at]) != before for at, before in equal):
+            raise changed(int(indices[place]))
+
+
+def _fields(sample: Any) -> Sequence[Any]:
+    if isinstance(sample, Mapping):
+        return [*sample.values()]
+    return sample if isinstance(sample, tuple) else (sample,)
 
 
 def _bytes_held(column: Any, some: Indices) -> float:
