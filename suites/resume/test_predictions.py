@@ -120,16 +120,6 @@ def test_another_folder_is_another_evaluation_for_a_ledger(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize("world", [1, 3])
-def test_finished_predictions_are_not_replaced_unasked(tmp_path: Path, world: int) -> None:
-    values(run(1, "rows", 9, tmp_path, None))
-    before = read(tmp_path)
-    assert_each_raised(run(world, "rows", 12, tmp_path, Leases()), UsageError, "9 samples")
-    assert read(tmp_path) == before
-    values(run(world, "rows", 12, Predictions(tmp_path, overwrite=True), Leases()))
-    assert [number for number, _ in read(tmp_path)] == [*range(12)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_a_rank_that_fails_do_not_count_and_are_removed(kind: str, tmp_path: Path) -> None:
     failed: list[int] = []
