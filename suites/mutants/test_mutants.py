@@ -1,5 +1,6 @@
 """The rules find every broken backend, and call no correct one broken."""
 
+import re
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,7 @@ from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.broken import MUTANTS
-from suites.mutants.broken.gathered import NotWritten
+from suites.mutants.broken.gathered import NotWritten, SwappedAtRandom
 from suites.mutants.correct import CORRECT
 from suites.mutants.sockets import Sockets
 
@@ -64,6 +65,11 @@ def test_every_mutant_is_killed_by_its_rule_which_names_no_wrong_cause(
         # Ranks of a busy machine may have been too slow for large objects, which looks like a hang.
         [result] = check(mutant, (size,), breaks, timeout=TIMEOUT_OF_CORRECT).rules
     assert depends or (word in result.cause and bool(word) != bool(result.usually))
+
+
+def test_what_fails_at_random_is_said_to_do_so() -> None:
+    [result] = check(SwappedAtRandom, (2,), "2.1").rules
+    assert re.search(r"random.* \d+ of \d+", result.message) and not result.cause
 
 
 def test_one_mistake_has_one_cause_whichever_rule_finds_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 from suites.mutants.broken.base import Gathered, Mutant, add
@@ -21,6 +22,16 @@ class OwnObjectTwice(Gathered):
     def change(self, gathered: list[Any]) -> Any:
         gathered[(self.rank + 1) % len(gathered)] = copy.deepcopy(gathered[self.rank])
         return gathered
+
+
+class SwappedAtRandom(Gathered):
+    """Returns two entries in the wrong order in one of ten calls."""
+
+    breaks = "2.1"
+    chance = random.SystemRandom()  # Hypothesis watches the other ones
+
+    def change(self, gathered: list[Any]) -> Any:
+        return gathered[::-1] if self.chance.random() < 0.1 else gathered
 
 
 add(
