@@ -62,7 +62,8 @@ class AuditError(HarnessError):
         self.report = report
 
     def __str__(self) -> str:
-        found = [str(finding) for finding in self.report.findings] or [self.report.reason]
+        found = [f"{each}\nagain: {each.replay}" for each in self.report.findings]
+        found = found or [self.report.reason]
         return f"{self.report.target} is {self.report.verdict}: " + "\n".join(found)
 
 

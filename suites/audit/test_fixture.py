@@ -26,7 +26,7 @@ def test_a_wrong_loop_fails_its_test_and_is_noted(tmp_path: Path) -> None:
     found = run_plainly([sys.executable, "-m", "pytest", *options], tmp_path, 120.0)
     assert found.returncode == 1, found.stdout + found.stderr
     finding = "count is 2 instead of 1"
-    assert (finding in found.stdout, "N=1,B=1,W=2" in found.stdout) == (True, True)
+    assert (finding in found.stdout, "--case N=1,B=1,W=2" in found.stdout) == (True, True)
     right, wrong = (
         {each.get("name"): each.get("value", "") for each in case.iter("property")}
         for case in ElementTree.parse(tmp_path / "junit.xml").iter("testcase")

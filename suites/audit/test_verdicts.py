@@ -211,7 +211,7 @@ def counts_once_and_divides_wrongly(case: Case) -> Any:
             lambda case: {"accuracy": sum(_of_low_classes(case)) / len(case.dataset)},
             ("another label",),
         ),
-        (lambda case: {"ids": [s["id"] + 1 for s in case.dataset]}, ("0 missing",)),
+        (lambda case: {"ids": [s["id"] + 1 for s in case.dataset]}, ("missing: 0",)),
         (fills_the_last_batch_with_zeros, ("0.5 instead of 0", "fill a batch up")),
         (counts_once_and_divides_wrongly, ("rank 1", "0.5", "0.333333", "means of ranks")),
     ],

@@ -249,8 +249,8 @@ def _compared(
     parts = [f"the number of {what} is {len(found)} instead of {len(expected)}"]
     if len(found) == len(expected):
         parts = [f"there are as many {what} as samples, but other ones"]
-    parts += [f"{_some(missing)} missing"] if missing else []
-    parts += [f"{_some(extra)} too often"] if extra else []
+    parts += [f"missing: {_some(missing)}"] if missing else []
+    parts += [f"too often: {_some(extra)}"] if extra else []
     return Problem(kind, name, "; ".join(parts))
 
 

@@ -18,7 +18,8 @@ class Notes:
         self._known = False  # whether the truth of some result was known
         self._compared: dict[str, dict[Settings, set[str]]] = {}  # the values of other results
         self._calls = 0
-        self._everywhere: list[Settings] = []
+        self._may_be_shared = 0  # calls in which each rank may have a batch of its own
+        self._everywhere: list[Settings] = []  # of these, where all ranks read everything
         self._in_training: list[Settings] = []
 
     def add(self, settings: Settings, judgement: Judgement, answers: Sequence[Answer]) -> None:
@@ -32,6 +33,7 @@ class Notes:
         wanted = set(range(settings.size))
         # With fewer samples a library may have filled the batches of all ranks with them.
         if settings.size >= settings.world_size * settings.batch_size > 1 < settings.world_size:
+            self._may_be_shared += 1
             self._everywhere += [settings] * all(set(a.fetched) == wanted for a in answers)
 
     @property
@@ -80,7 +82,8 @@ class Notes:
 
     def of_calls(self) -> Iterator[str]:
         """Yield that ranks did each other's work, and that dropout would have been on."""
-        if len(self._everywhere) > 1:
+        # A trainer may read some batches on every rank first, which are all of a small case.
+        if 1 < len(self._everywhere) == self._may_be_shared:
             case = self._everywhere[0]
             yield (
                 f"every rank evaluates every sample, as in the case {case}: the result is right, "
