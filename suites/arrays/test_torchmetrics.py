@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import ByLength, CoverageError, Leases, ShardPlan, UsageError, evaluate
-from disteval.metrics import BaseMetric, MetricGroup, SampleRows, from_torchmetrics
+from disteval.metrics import BaseMetric, SampleRows, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import framework, needs
@@ -101,20 +101,6 @@ def test_computing_leaves_each_rank_its_own_samples(tm: Any) -> None:
 
     expected = [3.0, [1.0] * 3, 6.0, [1.0] * 6, 9.0, [1.0] * 9]
     assert values(run_ranks(3, rank)) == [expected] * 3
-
-
-def test_lists_arrive_rank_by_rank_with_their_dtypes(tm: Any) -> None:
-    torch = framework("torch")
-
-    def rank(backend: ThreadsDist) -> Any:
-        metric = from_torchmetrics(tm.CatMetric().set_dtype(torch.bfloat16), backend)
-        if backend.rank != 1:
-            metric.add(torch.full((backend.rank + 1,), backend.rank, dtype=torch.bfloat16))
-        return metric.compute()
-
-    for found in values(run_ranks(3, rank)):
-        assert found.dtype == torch.bfloat16
-        assert found.tolist() == [0, 2, 2, 2]
 
 
 def test_all_states_travel_in_one_collective(tm: Any) -> None:
@@ -294,12 +280,6 @@ def test_entries_come_in_the_order_of_ids_or_of_shards(
         for mode, with_ids in product(("strided", "contiguous"), (True, False)):
             found = run_ranks(world, partial(rank, mode=mode, with_ids=with_ids))
             assert values(found) == [list(range(11))] * world
-
-
-def test_it_may_be_one_of_a_group(tm: Any) -> None:
-    group = MetricGroup({"sum": from_torchmetrics(tm.SumMetric())})
-    group.add([1.0, 2.0])
-    assert group.compute(2)["sum"].item() == 3.0
 
 
 def test_ids_prove_that_each_sample_was_added_once_or_name_the_others(tm: Any) -> None:

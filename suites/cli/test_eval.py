@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval.data import load_cifar10
-from disteval.models import default_weights, save_weights
 
 from suites.helpers.command import invoke
-from suites.helpers.needs import framework, needs
+from suites.helpers.needs import needs
 from suites.helpers.pictures import RIGHT, SIZES
 from suites.helpers.processes import (
     collectives_left,
@@ -78,26 +76,6 @@ def test_the_report_is_whole_and_the_table_says_the_same(
     assert f"{right / PICTURES:.4f}  ({right} of {PICTURES})" in done.stdout
     # A bar is for terminals; a busy machine may have said that ranks take long to start.
     assert "samples" not in done.stderr
-
-
-@needs("torch")
-def test_own_weights_are_used(small_cifar10: Path, tmp_path: Path) -> None:
-    torch = framework("torch")
-    weights = default_weights()
-    # A network that always answers class 3, and is right about a tenth of the time.
-    weights["fc.weight"][:] = 0
-    weights["fc.bias"][3] = 1
-    save_weights(tmp_path / "w.safetensors", weights)
-    torch.save({n: torch.from_numpy(a) for n, a in weights.items()}, tmp_path / "w.pt")
-    found = []
-    for name in ("w.safetensors", "w.pt"):
-        path = tmp_path / "r.json"
-        options = ("--topk=1", f"--weights={tmp_path / name}", *_reporting(small_cifar10, path))
-        done = invoke("eval", "--backend=non_dist", *options, CIFAR10_ROOT=None)
-        assert done.exit_code == 0, done.stderr
-        found.append(json.loads(path.read_text())["correct"])
-    threes = int((load_cifar10(small_cifar10).labels == 3).sum())
-    assert found == [{"top1": threes}] * 2
 
 
 @needs("mpi4py", "torch")
@@ -164,13 +142,3 @@ def test_ctrl_c_while_ranks_that_are_threads_compute(tmp_path: Path) -> None:
     command.send_signal(signal.SIGINT)
     _, stderr = command.communicate(timeout=60)
     assert (command.returncode, stderr.count("\n")) == (130, 1)
-
-
-def test_a_missing_library_exits_with_2_and_names_the_extra(tmp_path: Path) -> None:
-    # A directory of the name, without a module in it, is not importable as torch.
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module', name='torch')")
-    done = run("--backend=torch_cpu", PYTHONPATH=str(tmp_path))
-    assert done.returncode == 2, done.stderr
-    assert "'torch'" in done.stderr
-    assert "'.[torch]'" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -133,7 +133,7 @@ def test_fit_again_goes_on_with_the_same_workers_and_shows_their_lines(
     ]
 
 
-def test_one_file_that_is_damaged_is_refused_and_changes_nothing(
+def test_a_damaged_state_and_weights_alone_are_refused_and_change_nothing(
     trained: Any, tmp_path: Path
 ) -> None:
     estimator, records = trained
@@ -141,32 +141,13 @@ def test_one_file_that_is_damaged_is_refused_and_changes_nothing(
     damaged = bytearray((tmp_path / "state.pt").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (tmp_path / "state.pt").write_bytes(damaged)
-    with pytest.raises(WeightsError, match=r"state\.pt"):
-        estimator.load(tmp_path / "state.pt")
-    with pytest.raises(WeightsError, match=r"nothing\.pt"):
-        estimator.load(tmp_path / "nothing.pt")
-    assert estimator.evaluate(tiny.validation)["correct"] == records[-1]["correct"]
-
-
-def test_weights_alone_are_no_state_to_go_on_from(trained: Any, tmp_path: Path) -> None:
-    estimator, records = trained
     weights = estimator.get_model().state_dict()
     torch.save(weights, tmp_path / "weights.pt")
     safetensors.torch.save_file(weights, tmp_path / "best.safetensors")
-    for name in ("weights.pt", "best.safetensors"):
+    for name in ("state.pt", "nothing.pt", "weights.pt", "best.safetensors"):
         with pytest.raises(WeightsError, match=name):
             estimator.load(tmp_path / name)
     assert estimator.evaluate(tiny.validation)["correct"] == records[-1]["correct"]
-
-
-def test_a_hook_of_the_creator_keeps_the_best_weights(tmp_path: Path) -> None:
-    config = {"best": True, "work_dir": str(tmp_path)}
-    with local(config) as estimator:
-        records = estimator.fit(CREATORS, WORKFLOW)
-        model = estimator.get_model()
-    assert [record["mode"] for record in records] == ["train", "val"] * 2
-    assert records[-1]["correct"] == right_alone(model, {})
-    assert (tmp_path / "best.safetensors").is_file()
 
 
 def fails(config: Any) -> Any:

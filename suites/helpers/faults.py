@@ -19,16 +19,12 @@ def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
     return callers.fork_a_child(backend, seconds)
 
 
-def break_file(recorder: Recorder | None, file: Any = None) -> None:
-    """Have a trace be written to another file, by default to one whose disk is full."""
-    assert recorder is not None and recorder._file is not None
-    recorder._file.close()
-    recorder._file = open("/dev/full", "wb", buffering=0) if file is None else file  # noqa: SIM115
-
-
 def fill_disk_of_trace() -> None:
     """End the trace of this rank as a full disk ends it."""
-    break_file(traces.current())
+    recorder = traces.current()
+    assert recorder is not None and recorder._file is not None
+    recorder._file.close()
+    recorder._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
 
 
 def add_instance(patched: pytest.MonkeyPatch, name: str, backend: BaseDistBackend) -> None:

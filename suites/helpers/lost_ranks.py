@@ -1,9 +1,8 @@
-"""Evaluations in leases whose ranks, or whose leader, are killed at random moments.
+"""Evaluations in leases whose ranks are killed at random moments.
 
-``python -m suites.helpers.lost_ranks ranks 200`` or ``… leader 50`` tries so many seeds, from
-that of a third argument on, and prints a line for each; ``… stop 1`` stops a leader, and ``…
-twice 1`` starts a rank twice. It forks its ranks while it has one thread,
-which costs milliseconds.
+``python -m suites.helpers.lost_ranks ranks 200`` tries so many seeds, from that of a third argument
+on, and prints a line for each; ``… stop 1`` stops a leader, and ``… twice 1`` starts a rank twice.
+It forks its ranks while it has one thread, which costs milliseconds.
 """
 
 from __future__ import annotations
@@ -173,40 +172,6 @@ def lose_ranks(seed: int, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def kill_leader(seed: int, folder: Path) -> dict[str, Any]:
-    """Kill the leader at random moments until an evaluation ends; return what its ranks found."""
-    draw = random.Random(seed)
-    told: list[Any] = []
-    for run in range(30):
-        directory = control_directory.create()
-        results = folder / str(run)
-        results.mkdir()
-        ranks = [Rank(each, directory.path, results, patience=2.0) for each in range(2)]
-        leader = os.fork()
-        if leader == 0:
-            with suppress(BaseException):
-                _, thread = lend(folder / "ledger", directory.path, 2)
-                thread.wait(SECONDS)
-                thread.close()
-                os._exit(0)
-            os._exit(1)
-        until = time.monotonic() + SECONDS
-        while not (directory.path / "address").exists() and time.monotonic() < until:
-            time.sleep(0.001)
-        moment = time.monotonic() + draw.uniform(0.0, 0.1) * (1 + run)
-        while time.monotonic() < moment and os.waitpid(leader, os.WNOHANG)[0] == 0:
-            time.sleep(0.001)
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(leader, signal.SIGKILL)
-            os.waitpid(leader, 0)
-        directory.remove()
-        found = [rank.end() for rank in ranks]
-        told.append(found)
-        if any(isinstance(each, dict) for each in found):
-            return {"runs": run + 1, "found": found}
-    return {"runs": 30, "found": told}
-
-
 def stop_leader(_: int, folder: Path) -> dict[str, Any]:
     """Stop the leader while its rank computes; return what the rank says, and after how long."""
     directory = control_directory.create()
@@ -238,7 +203,7 @@ def start_twice(_: int, folder: Path) -> dict[str, Any]:
     return {"found": found}
 
 
-WAYS = {"ranks": lose_ranks, "leader": kill_leader, "stop": stop_leader, "twice": start_twice}
+WAYS = {"ranks": lose_ranks, "stop": stop_leader, "twice": start_twice}
 
 
 def main(what: str, seeds: int, first: int = 0) -> None:
@@ -250,8 +215,7 @@ def main(what: str, seeds: int, first: int = 0) -> None:
             found = WAYS[what](seed, folder)
         finally:
             shutil.rmtree(folder)
-        results = found.pop("found")
-        values = results.values() if isinstance(results, dict) else results
+        values = found.pop("found").values()
         given = [each for each in values if isinstance(each, dict)]
         found["right"] = bool(given) and all(each == right for each in given)
         found["other"] = [each for each in values if isinstance(each, str)]

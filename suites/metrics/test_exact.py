@@ -55,11 +55,6 @@ def test_the_mean_is_rounded_once(
     assert same(found, mean_of(values))
 
 
-@given(st.lists(st.floats(-1e300, 1e300), min_size=1))
-def test_it_agrees_with_fsum(values: list[float]) -> None:
-    assert exact_mean(exact_sum(np.array(values)), 1) == math.fsum(values)
-
-
 @given(st.lists(finite | special, max_size=30), st.integers(0, 30))
 def test_parts_add_and_subtract(values: list[float], at: int) -> None:
     array = np.array(values)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
-from disteval import BaseDistBackend, ShardPlan, UsageError, frames, get_dist_backend
+from disteval import ShardPlan, UsageError, frames
 from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SummableMetric
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
@@ -180,13 +180,6 @@ def test_a_call_counts_these_samples_alone_and_a_reset_forgets_all(make: Any) ->
     metric.add([4])
     assert metric.compute() == result_of(make, [4])
     assert make().compute_metric([1, 2, 3]) == result_of(make, [1, 2, 3])
-
-
-def test_the_backend_is_a_name_an_instance_or_the_default() -> None:
-    backend = get_dist_backend("non_dist")
-    assert isinstance(backend, BaseDistBackend)
-    for given_backend in ("non_dist", backend, None):
-        assert Total(dist_backend=given_backend).dist_backend is backend
 
 
 class Later(Total):

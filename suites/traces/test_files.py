@@ -4,7 +4,6 @@ import json
 import math
 import os
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.command import invoke
-from suites.helpers.faults import break_file
 from suites.helpers.traces import (
     Event,
     Place,
@@ -97,20 +95,6 @@ def test_a_file_that_ends_anywhere_is_read_as_far_as_it_goes(tmp_path: Path) -> 
         assert bool(world.ranks[0].header) == (length > header)
     assert sorted({*counts}) == [0, 1, 2]
     assert counts == sorted(counts)
-
-
-def test_a_rank_that_is_killed_leaves_what_it_had_recorded(tmp_path: Path) -> None:
-    pid = os.fork()
-    if pid == 0:
-        recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-        recorder.add("data", "load", 1_000, 2_000)
-        recorder.flush()
-        recorder.add("data", "late", 3_000, 4_000)
-        os.kill(os.getpid(), 9)
-    os.waitpid(pid, 0)
-    (world,) = read_worlds(tmp_path)
-    assert world.ranks[0].events == [Event("data", "load", 1_000, 2_000, {})]
-    assert not world.ranks[0].is_whole
 
 
 def test_events_past_the_cap_are_counted_and_not_written(tmp_path: Path) -> None:
@@ -206,16 +190,6 @@ def test_events_that_overlap_as_no_ranks_do_are_refused(tmp_path: Path) -> None:
         else:
             with pytest.raises(UsageError, match="100 events"):
                 list(merged_events(world, find_waits(world)))
-
-
-def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("there is no /dev/full here")
-    recorder = Recorder(Place(str(tmp_path), "run", clock=own_clock()), 0)
-    break_file(recorder)
-    recorder.add("data", "load", 0, time.monotonic_ns())
-    recorder.flush()
-    recorder.close()
 
 
 def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
