@@ -44,10 +44,6 @@ class Loud(Sockets):
         print(f"warns as {self.rank}", file=sys.stderr)
         return super().all_gather_object(obj)
 
-class Broken(ThreadsDist):
-    def all_gather_object(self, obj):
-        return super().all_gather_object(obj)[::-1]
-
 class Stuck(Sockets):
     def all_gather_object(self, obj):
         import threading
@@ -86,6 +82,7 @@ def write() -> None:
     raise OSError(errno.ENOSPC, "No space left on device", "out/part.json")
 
 
+BROKEN = "suites.mutants.broken.gathered:ReversedOrder"
 ONE_RULE = ["--world-size=2", "--rules=2.1", "--examples=3"]
 
 
@@ -118,7 +115,7 @@ def test_the_exit_statuses_are_part_of_the_help(disteval: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize(("target", "status"), [("threads", 0), ("mine:Broken", 1), ("none", 2)])
+@pytest.mark.parametrize(("target", "status"), [("threads", 0), (BROKEN, 1), ("none", 2)])
 def test_quiet_leaves_errors_and_the_exit_status(
     disteval: Any, before: bool, target: str, status: int
 ) -> None:

@@ -19,14 +19,7 @@ from suites.helpers.needs import needs
 
 DISTEVAL = f"{shlex.quote(sys.executable)} -m disteval.cli"
 CHECK = "check threads --world-size=1 --rules=1.1,2.1,9.1 --examples=2"
-SWAPPED = """
-from disteval_backends.threads_dist import ThreadsDist
-
-class Swapped(ThreadsDist):
-    def all_gather_object(self, obj):
-        return super().all_gather_object(obj)[::-1]
-"""
-
+BROKEN = "suites.mutants.broken.gathered:ReversedOrder"
 FULL = os.strerror(errno.ENOSPC)
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -34,7 +27,6 @@ Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     """Return a function that runs a line of a shell, which finds the command in $DISTEVAL."""
-    (tmp_path / "mine.py").write_text(SWAPPED)
 
     def run(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {"DISTEVAL": DISTEVAL, "COLUMNS": "100", "NO_COLOR": "1", **variables}
@@ -70,7 +62,7 @@ def test_what_can_not_be_printed_is_said_once_and_is_in_the_files_all_the_same(
     [
         ("threads", ">&- 2>&- <&-", 0),
         ("threads", "| head -n 1", 0),
-        ("mine:Swapped", "2>/dev/full", 1),
+        (BROKEN, "2>/dev/full", 1),
     ],
 )
 def test_closed_streams_change_no_verdict(
@@ -136,8 +128,7 @@ def test_an_evaluation_that_can_not_be_written_is_printed() -> None:
 
 
 def test_a_broken_backend_stays_broken_where_the_report_can_not_be_written() -> None:
-    target = "suites.mutants.broken.gathered:ReversedOrder"
     options = ["--world-size=2", "--rules=2.1", "--json=/dev/full"]
-    done = invoke("check", target, *options)
+    done = invoke("check", BROKEN, *options)
     assert done.exit_code == 1, done.output
     assert "--json /dev/full" in done.stderr

@@ -116,6 +116,7 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
     [
         (gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999), "unpacked"),
         (gzip(tar("folder/file", bytes(1 << 17)))[:100], "unpacked"),
+        (b"noise", "archive"),
         (gzip(tar("folder/a\0b", b"x")), "can't be unpacked"),
         (gzip(header(tarfile.SYMTYPE, 0)), "neither a file"),
         (gzip(header(tarfile.LNKTYPE, 0)), "neither a file"),

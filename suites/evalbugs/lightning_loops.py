@@ -13,7 +13,7 @@ from disteval.metrics import Accuracy
 from torch.utils.data import DataLoader
 
 from suites.evalbugs.parts import all_ids, own_loader
-from suites.evalbugs.table import older, sound, wrong
+from suites.evalbugs.table import older, sound, sound_where, wrong
 
 Step = Callable[[Any, Any], Any]
 
@@ -108,21 +108,14 @@ def test_counted_by_id(case: Case) -> Any:
     return {"accuracy": accuracy.compute()["top1"]}
 
 
-def _predicted_ids(case: Case) -> Any:
+@wrong("pytorch-lightning", "crashes", "N=1,B=1,W=2")
+def predict(case: Case) -> Any:
+    """``Trainer.predict``, and a gathering of the ranks' lists."""
     found = _run(case, "predict", lambda module, batch: batch["id"])
     return {"ids": all_ids(case, [i for batch in found for i in batch])}
 
 
-@wrong("pytorch-lightning", "crashes", "N=1,B=1,W=2")
-def predict(case: Case) -> Any:
-    """``Trainer.predict``, and a gathering of the ranks' lists."""
-    return _predicted_ids(case)
-
-
-@sound("pytorch-lightning", assumes=("nonempty",))
-def predict_with_enough_samples(case: Case) -> Any:
-    """``Trainer.predict`` where every rank has a sample: nothing is repeated."""
-    return _predicted_ids(case)
+predict_with_enough_samples = sound_where("nonempty", "pytorch-lightning", predict)
 
 
 @wrong("pytorch-lightning", "dropped", "N=3,B=1,W=2", assumes=("nonempty",))

@@ -36,15 +36,6 @@ def read_label(images: Any) -> Any:
     return scores
 
 
-def test_metrics_start_afresh() -> None:
-    labels = Labels()
-    labels.add(None, np.array([99]))
-    backend = get_dist_backend("non_dist")
-    for _ in range(2):
-        result = evaluate(read_label, numbered(3), {"labels": labels}, backend, 2)
-        assert result.metrics == {"labels": [0, 1, 2]}
-
-
 def test_progress_is_told_after_every_batch() -> None:
     told: list[tuple[int, int]] = []
     backend = get_dist_backend("non_dist")

@@ -332,9 +332,12 @@ def test_memory_does_not_grow_with_the_number_of_samples() -> None:
     assert peak_of(20_001 + 4 * 8192) - peak_of(20_001) < 20_000
 
 
-def test_a_metric_that_was_evaluated_begins_anew() -> None:
+def test_a_metric_begins_anew_where_it_is_evaluated_and_afterwards() -> None:
     mean = Mean(dist_backend="non_dist")
-    evaluate(twice, Made(9), {"mean": mean}, "non_dist", 4)
+    mean.add([99.0])
+    for _ in range(2):
+        found = evaluate(twice, Made(9), {"mean": mean}, "non_dist", 4)
+        assert found.metrics["mean"] == {"mean": 8.0}
     mean.add(np.arange(9))
     assert mean.compute() == {"mean": 4.0}
     assert mean.compute(size=3) == {"mean": 1.0}

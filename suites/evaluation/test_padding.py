@@ -16,11 +16,13 @@ ROWS = np.zeros(3)
     ("batches", "message"),
     [
         (None, "None"),
+        ([], "no batch"),
+        ([{"image": ROWS, "mask": ROWS}], "'mask'"),
         ([ROWS], "ndarray"),
         ([(ROWS, ROWS)], "tuple"),
         ([{}], r"\{\}"),
         ([{"image": 1}], "'image': 1"),
-        ([{"image": ROWS, "label": ROWS[:2]}], r"label.*\[2, 3\]"),
+        ([{"image": ROWS, "label": ROWS[:2]}], r"label.*leading axes \[2, 3\]"),
     ],
 )
 def test_batches_of_another_kind_are_refused(batches: Any, message: str) -> None:

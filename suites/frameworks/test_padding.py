@@ -151,19 +151,6 @@ def test_a_mask_of_the_callers_own_is_not_replaced(jax: Any) -> None:
         counting(np.ones((4, 2)), mask=np.array([True, True, False, False]))
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([], "no batch"),
-        ([{"x": np.zeros(2), "mask": np.ones(2)}], "'mask'"),
-        ([{"x": np.zeros(2), "y": np.ones(3)}], r"leading axes \[2, 3\]"),
-    ],
-)
-def test_batches_that_cannot_be_padded_are_refused(given: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        next(with_infinite_padding(given))
-
-
 @needs("tensorflow")
 @pytest.mark.parametrize("fixed", [True, False])
 def test_a_dataset_of_tensorflow(fixed: bool) -> None:

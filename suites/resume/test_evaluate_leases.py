@@ -220,18 +220,25 @@ class Halves:
         return whole
 
 
-def test_a_model_that_spans_ranks_evaluates_each_lease_on_all_of_them() -> None:
+@pytest.mark.parametrize("guilty", [None, 1])
+def test_a_model_that_spans_ranks_evaluates_each_lease_on_all_of_them(guilty: int | None) -> None:
+    """A group of which one rank fails leaves its leases to the others."""
     halves = Halves(4)
 
     def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            if backend.rank == guilty:
+                raise ValueError("no memory")
+            return halves(backend.rank, batch)
+
         return evaluate(
-            lambda batch: halves(backend.rank, batch), DATA, {"a": Accuracy(counts=True)}, backend,
-            4, leases=Leases(group_size=2),
+            predict, DATA, {"a": Accuracy(counts=True)}, backend, 4, leases=Leases(group_size=2),
         )  # fmt: skip
 
     expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
     for found in values(run_ranks(4, rank)):
         assert found.metrics == expected.metrics
+        assert any("no memory" in text for text in found.leases.failed) == (guilty == 1)
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
@@ -270,25 +277,6 @@ def test_shards_have_no_turns() -> None:
         UsageError,
         "'turns'",
     )
-
-
-def test_a_group_of_which_one_rank_fails_leaves_its_leases_to_the_others() -> None:
-    halves = Halves(4)
-
-    def rank(backend: ThreadsDist) -> Any:
-        def predict(batch: Any) -> Any:
-            if backend.rank == 1:
-                raise ValueError("no memory")
-            return halves(backend.rank, batch)
-
-        return evaluate(
-            predict, DATA, {"a": Accuracy(counts=True)}, backend, 4, leases=Leases(group_size=2),
-        )  # fmt: skip
-
-    expected = evaluate(lambda batch: 3 * batch, DATA, {"a": Accuracy(counts=True)}, "non_dist", 4)
-    for found in values(run_ranks(4, rank)):
-        assert found.metrics == expected.metrics
-        assert any("no memory" in text for text in found.leases.failed)
 
 
 class Count(BaseMetric):
