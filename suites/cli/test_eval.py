@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,9 +17,9 @@ from suites.helpers.processes import (
     collectives_left,
     collectives_left_below,
     is_running,
-    mpi_variables,
     mpirun,
     ranks_below,
+    run_plainly,
     start_as_from_a_terminal,
     torchrun,
     wait_for,
@@ -30,21 +29,13 @@ PICTURES = SIZES["test"]
 DISTEVAL = [sys.executable, "-m", "disteval.cli"]
 
 
-def environment(**variables: str) -> dict[str, str]:
-    """Remove the data folder of this test run from the environment."""
-    kept = {name: value for name, value in os.environ.items() if name != "CIFAR10_ROOT"}
-    return kept | mpi_variables() | variables
+WITHOUT_DATA = ["env", "--unset=CIFAR10_ROOT"]
+"""Begins a command that does not get the data folder of this test run."""
 
 
-def run(*arguments: str, prefix: list[str] | None = None, **variables: str) -> Any:
-    return subprocess.run(
-        [*(prefix or []), *DISTEVAL, "eval", *arguments],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+def run(*arguments: str, prefix: tuple[str, ...]) -> Any:
+    words = [*WITHOUT_DATA, *prefix, *DISTEVAL, "eval", *arguments]
+    return run_plainly(words, Path.cwd(), 180)
 
 
 def _reporting(data: Path, report: Path) -> tuple[str, str]:
@@ -82,7 +73,7 @@ def test_the_report_is_whole_and_the_table_says_the_same(
 def test_under_a_launcher_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
     """As it does under torchrun, see `suites/worlds/test_hosts_launched.py`."""
     path = tmp_path / "r.json"
-    done = run("--backend=mpi4py", *_reporting(small_cifar10, path), prefix=[*mpirun(3)])
+    done = run("--backend=mpi4py", *_reporting(small_cifar10, path), prefix=mpirun(3))
     assert done.returncode == 0, done.stderr
     report = json.loads(path.read_text())
     assert (report["world_size"], report["evaluated"]) == (3, PICTURES)
@@ -97,7 +88,7 @@ def test_under_mpirun_wrong_usage_is_said_once_and_nobody_waits() -> None:
         (["--backend=non_dist"], "world size 3"),
     ):
         begin = time.monotonic()
-        done = run(*arguments, prefix=[*mpirun(3)])
+        done = run(*arguments, prefix=mpirun(3))
         assert done.returncode != 0
         assert done.stderr.count(message) == 1
         assert time.monotonic() - begin < 30
@@ -105,7 +96,7 @@ def test_under_mpirun_wrong_usage_is_said_once_and_nobody_waits() -> None:
 
 @needs("mpi4py", "torch")
 def test_mpi_under_torchrun_is_not_three_worlds_of_one() -> None:
-    done = run("--backend=mpi4py", prefix=[*torchrun(3)])
+    done = run("--backend=mpi4py", prefix=torchrun(3))
     assert done.returncode != 0
     assert "'mpirun'" in done.stderr
     assert "top1" not in done.stdout
@@ -113,9 +104,8 @@ def test_mpi_under_torchrun_is_not_three_worlds_of_one() -> None:
 
 @needs("torch")
 def test_a_killed_rank_ends_the_command() -> None:
-    command = start_as_from_a_terminal(
-        [*DISTEVAL, "eval", "--backend=torch_cpu"], env=environment()
-    )
+    words = [*WITHOUT_DATA, *DISTEVAL, "eval", "--backend=torch_cpu"]
+    command = start_as_from_a_terminal(words)
     ranks = wait_for(lambda: found if len(found := ranks_below(command.pid)) == 3 else None)
     assert ranks is not None, "three ranks did not appear"
     # A process that is killed before it has reported to its leader is not known as a rank.

@@ -13,12 +13,13 @@ from disteval import (
     get_dist_backend,
     set_default_dist_backend,
 )
-from disteval.metrics import Accuracy, BaseMetric, Mean, MetricGroup
+from disteval.metrics import Accuracy, Mean, MetricGroup
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.evaluation.test_evaluate import numbered, read_label
 from suites.helpers.faults import add_instance, forget_default
 from suites.helpers.thread_world import run_ranks, values
+from suites.properties.cases import Entries
 
 JOBS = {
     "torchrun": {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "3"},
@@ -39,16 +40,6 @@ def started_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None
     default_backend.set_group_of_world(None)
 
 
-class Values(BaseMetric):
-    """A metric that gathers its entries."""
-
-    def add(self, values: Any) -> None:
-        self._results.extend(values)
-
-    def compute_metric(self, results: list[Any]) -> Any:
-        return results
-
-
 def mean_of(value: float, **options: Any) -> Mean:
     metric = Mean(**options)
     metric.add([value])
@@ -62,7 +53,7 @@ def mean_in_group() -> Any:
 
 
 def gathered() -> Any:
-    metric = Values()
+    metric = Entries()
     metric.add([1.0])
     return metric.compute()
 

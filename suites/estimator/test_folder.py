@@ -18,7 +18,9 @@ from disteval import UsageError, WeightsError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suites.helpers.namespaces import run_alone
 from suites.helpers.needs import framework, needs
+from suites.helpers.processes import start_as_from_a_terminal
 
 torch = framework("torch")
 
@@ -240,11 +242,7 @@ train(runner)
 @pytest.fixture
 def other(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that trains in the folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(folder)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = start_as_from_a_terminal([sys.executable, "-c", HOLDS, str(folder)])
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     yield process
     process.kill()
@@ -285,16 +283,18 @@ class Failing(CheckpointHook):
 
 
 FULL = """
-import os, sys
+import os, subprocess, sys
 from pathlib import Path
 from disteval import RankError
 from disteval.estimator import latest_checkpoint
 from suites.estimator.test_folder import make
+small = ["-o", "size=256k,mode=0700", "none"]
+subprocess.run(["mount", "-t", "tmpfs", *small, sys.argv[1]], check=True)
 work = Path(sys.argv[1], "work")
 runner = make(work)
 runner.save_checkpoint(work, "first_0.pt")
 disk = os.statvfs(work)
-(work / "ballast").write_bytes(bytes(disk.f_bavail * disk.f_frsize - int(sys.argv[2])))
+(work / "ballast").write_bytes(bytes(disk.f_bavail * disk.f_frsize - 8192))
 try:
     runner.save_checkpoint(work)
 except RankError as error:
@@ -305,20 +305,9 @@ print(*sorted(path.name for path in work.iterdir()))
 
 
 def test_a_full_disk_leaves_the_older_checkpoint_and_is_named(tmp_path: Path) -> None:
-    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*unshare, "true"], check=False).returncode
-    ):
-        pytest.skip("this user may not make mount namespaces, in which the small disk is mounted")
-    mount = f'mount -t tmpfs -o size=256k,mode=0700 none {tmp_path} && exec "$@"'
-    done = subprocess.run(
-        [*unshare, "sh", "-c", mount, "sh", sys.executable, "-c", FULL, str(tmp_path), "8192"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    message, newest, files = done.stdout.splitlines()
+    (tmp_path / "disk").mkdir()
+    printed = run_alone(FULL, str(tmp_path / "disk"), folder=tmp_path)
+    message, newest, files = printed.splitlines()
     for found in ("epoch_0.pt", os.strerror(errno.ENOSPC)):
         assert found in message
     assert newest == "first_0.pt"

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from disteval import ByLength, HarnessError, RankError, UsageError, evaluate
 from disteval.data import ShardedStream
-from disteval.metrics import Accuracy, BaseMetric, Mean
+from disteval.metrics import Accuracy, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.thread_world import assert_each_raised, run_ranks, values
+from suites.properties.cases import Entries
 
 ITEMS = [{"x": float(i), "label": i % 3} for i in range(10)]
 RANKS = 3
@@ -49,16 +50,6 @@ class Unsized(list[Any]):
 
     def __len__(self) -> int:
         raise OSError("the index is not there")
-
-
-class Kept(BaseMetric):
-    """A metric of entries that update makes."""
-
-    def add(self, entries: Any) -> None:
-        self._extend(entries)
-
-    def compute_metric(self, results: Any) -> Any:
-        return len(results)
 
 
 def predict(batch: Any) -> Any:
@@ -144,7 +135,7 @@ ON_ONE_RANK: dict[str, tuple[dict[str, Any], int, str]] = {
         {"metrics": {"shared": Accuracy()}}, 0, "'shared' .*threads",
     ),
     "the entries of a metric can't be sent": (
-        {"metrics": ByRank(lambda rank: {"kept": Kept()}),
+        {"metrics": ByRank(lambda rank: {"kept": Entries()}),
          "update": lambda out, batch: ([threading.Lock() for _ in out],)},
         1, "committing.*pickle.*lock",  # rank 0 sends none
     ),

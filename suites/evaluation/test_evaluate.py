@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 from disteval import RankError, UnknownBackendError, evaluate, get_dist_backend
 from disteval.data import ArrayDataset
-from disteval.metrics import BaseMetric
 
 from suites.helpers.thread_world import run_ranks, values
-
-
-class Labels(BaseMetric):
-    """A metric whose result is the list of its labels, in the order of the data set."""
-
-    def add(self, scores: Any, labels: Any, *, ids: Any = None) -> None:
-        self._extend(labels.tolist(), ids)
-
-    def compute_metric(self, results: list[int]) -> list[int]:
-        return results
 
 
 def numbered(size: int) -> ArrayDataset:
@@ -52,7 +41,7 @@ def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_backend_by_name_is_taken() -> None:
-    assert evaluate(read_label, numbered(4), {"labels": Labels()}, "non_dist").evaluated == 4
+    assert evaluate(read_label, numbered(4), {}, "non_dist").evaluated == 4
     with pytest.raises(UnknownBackendError, match=r"non_dits.*'non_dist'"):
         evaluate(read_label, numbered(4), {}, "non_dits")
 

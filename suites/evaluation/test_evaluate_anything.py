@@ -12,16 +12,7 @@ from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, same_group, values
-
-
-class Entries(BaseMetric):
-    """A metric whose result is what it was given for each sample, in the order of the data set."""
-
-    def add(self, outputs: Any, labels: Any, *, ids: Any = None) -> None:
-        self._extend(zip(np.asarray(outputs).tolist(), list(labels), strict=True), ids)
-
-    def compute_metric(self, results: list[Any]) -> list[Any]:
-        return results
+from suites.properties.cases import Entries
 
 
 class Recorder:

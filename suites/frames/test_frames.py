@@ -1,6 +1,7 @@
 """An encoded object is decoded to an equal one, and bytes that are not a frame are refused."""
 
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,16 @@ def test_a_truncated_or_lengthened_frame_is_refused(obj: Any, data: st.DataObjec
 def test_foreign_bytes_are_refused(noise: bytes) -> None:
     with pytest.raises(FrameError, match="rank 0 sent"):
         frames.decode(noise, 0)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 0x45), (20, 3), (20, 5), (21, 2)])
+def test_a_frame_of_another_kind_or_version_is_refused(place: int, value: int) -> None:
+    frame = frames.encode(1)
+    frame[place] = value
+    begin = re.escape(bytes(frame[:8]).hex(" "))
+    what = f"rank 4 sent bytes that are not a frame of version 4: they begin with {begin};"
+    with pytest.raises(FrameError, match=what):
+        frames.read_header(frame, 4)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import ByLength, UsageError, evaluate
-from disteval.metrics import BaseMetric, Mean
+from disteval.metrics import Mean
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import framework, needs
 from suites.helpers.thread_world import run_ranks, values
+from suites.properties.cases import Entries
 
 pytestmark = needs("torch")
 
@@ -21,16 +22,6 @@ RAGGED = [
     {"tokens": np.random.default_rng(n).integers(1, 50, 1 + n * 37 % 40), "label": n}
     for n in range(101)
 ]
-
-
-class Rows(BaseMetric):
-    """A metric whose result is every output, in the order of the data set."""
-
-    def add(self, outputs: Any, labels: Any, *, ids: Any = None) -> None:
-        self._extend(zip(outputs.tolist(), labels.tolist(), strict=True), ids)
-
-    def compute_metric(self, results: list[Any]) -> list[Any]:
-        return results
 
 
 def padded(samples: list[dict[str, Any]]) -> tuple[Any, Any]:
@@ -56,7 +47,7 @@ def predict() -> Callable[[Any], Any]:
 
 def evaluated(predict: Any, samples: Any, world: int, **settings: Any) -> Any:
     def rank(backend: ThreadsDist) -> Any:
-        metrics = {"rows": Rows(), "mean": Mean()}
+        metrics = {"rows": Entries(), "mean": Mean()}
         update = {"rows": lambda out, batch: (out, batch[1]), "mean": lambda out, batch: (out,)}
         found = evaluate(
             predict, samples, metrics, backend, 8, collate=padded, update=update, **settings
@@ -110,7 +101,7 @@ def test_other_libraries_functions_make_batches() -> None:
 
         def rank(backend: ThreadsDist, collate: Any = collate) -> Any:
             return evaluate(
-                lambda batch: batch["x"][:, 0], samples, {"rows": Rows()}, backend, 4,
+                lambda batch: batch["x"][:, 0], samples, {"rows": Entries()}, backend, 4,
                 collate=collate,
             ).metrics["rows"]  # fmt: skip
 
@@ -120,7 +111,7 @@ def test_other_libraries_functions_make_batches() -> None:
 def test_the_default_of_torch_makes_a_tuple_of_the_fields_of_tuples() -> None:
     samples = [(torch.full((2,), float(n)), n) for n in range(11)]
     collate = torch.utils.data.default_collate
-    metrics = {"rows": Rows()}
+    metrics = {"rows": Entries()}
     found = evaluate(lambda x: x[:, 0], samples, metrics, "non_dist", 4, collate=collate)
     assert found.metrics["rows"] == [(n, n) for n in range(11)]
 

@@ -4,8 +4,6 @@
 """
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from safetensors.numpy import load_file
 from suites.helpers.models import FRAMEWORKS, preprocess
 from suites.helpers.needs import each, framework, needs
 from suites.helpers.pictures import RIGHT, SIZES
+from suites.helpers.processes import run_plainly
 
 REFERENCE = Path(__file__).with_name("reference_scores.safetensors")
 TOLERANCE = 1e-4
@@ -85,21 +84,15 @@ def test_the_same_predictions_are_right(
     name: str, backend: str, world_size: int, size: int, small_cifar10: Path, tmp_path: Path
 ) -> None:
     report = tmp_path / "report.json"
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "disteval.cli", "eval", "--timeout=120",
-            # A batch is filled up to its size, so that a rank's third is one batch.
-            *(["--batch-size=41"] if size < 10_000 else []),
-            f"--data={'embedded' if size == 10_000 else small_cifar10}",
-            f"--framework={name}", f"--backend={backend}", f"--world-size={world_size}",
-            f"--json={report}",
-        ],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )  # fmt: skip
+    words = [
+        sys.executable, "-m", "disteval.cli", "eval", "--timeout=120",
+        # A batch is filled up to its size, so that a rank's third is one batch.
+        *(["--batch-size=41"] if size < 10_000 else []),
+        f"--data={'embedded' if size == 10_000 else small_cifar10}",
+        f"--framework={name}", f"--backend={backend}", f"--world-size={world_size}",
+        f"--json={report}",
+    ]  # fmt: skip
+    done = run_plainly(words, tmp_path, 400)
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())
     assert found["correct"] == CORRECT[size]

@@ -29,20 +29,12 @@ from disteval.world.channel.connection import connect, write_address
 from disteval.world.channel.leader import Channel
 from disteval.world.channel.link import Link
 
+from suites.properties.cases import Entries
+
 SIZE, BATCH = 200, 4
 HOW = ("SIGKILL", "SIGSTOP", "exit", "exception")
 SECONDS = 60.0
 SILENCE = 15.0  # a frozen rank that holds the last lease, or computes, delays the end so long
-
-
-class Numbers(BaseMetric):
-    """A metric whose result is the samples' numbers, in the order of the data set."""
-
-    def add(self, outputs: Any, *, ids: Any = None) -> None:
-        self._extend(np.asarray(outputs)[:, 0].tolist(), ids)
-
-    def compute_metric(self, results: list[Any]) -> list[Any]:
-        return results
 
 
 def task(call: Any = lambda: None) -> Task:
@@ -57,8 +49,8 @@ def task(call: Any = lambda: None) -> Task:
     return Task(
         samples=(numbers, numbers % 2),
         predict=predict,
-        metrics={"numbers": Numbers(), "accuracy": Accuracy(counts=True), "mean": Mean()},
-        update={"mean": lambda outputs, batch: (outputs[:, 1],), "numbers": lambda o, _: (o,)},
+        metrics={"numbers": Entries(), "accuracy": Accuracy(counts=True), "mean": Mean()},
+        update={"numbers": lambda outputs, _: (outputs[:, 0],), "mean": lambda o, _: (o[:, 1],)},
         batch_size=BATCH,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from disteval.metrics import BaseMetric
 
-from suites.properties.cases import LABELS, METRICS, MOST, SCORES, Case
+from suites.properties.cases import LABELS, METRICS, MOST, SCORES, Case, Entries
 
 _FROM_SUMS = (
     "accuracy", "calibration error", "confusion matrix", "cross-entropy", "exact match", "mean",
@@ -17,17 +17,6 @@ _FROM_SUMS = (
 
 SIZE = MOST
 losses = METRICS["mean"].args[0]
-
-
-class Entries(BaseMetric):
-    """A metric whose result is the list of its entries, whose order therefore matters."""
-
-    def add(self, predictions: Any, labels: Any = None, *, ids: Any = None) -> None:
-        rows = np.asarray(predictions).tolist()
-        self._extend(rows if labels is None else zip(rows, np.asarray(labels).tolist()), ids)  # noqa: B905
-
-    def compute_metric(self, results: list[Any]) -> Any:
-        return results
 
 
 SUMS = {name: METRICS[name] for name in _FROM_SUMS}

@@ -38,24 +38,16 @@ def test_each_group_is_as_if_alone(case: str) -> None:
 def test_wrappers_compose() -> None:
     random = np.random.default_rng(5)
     scores, labels = random.normal(size=(SIZE, 4)), random.integers(0, 4, SIZE)
-    weights = random.random(SIZE)
-    ids = np.arange(SIZE)
+    named = {"weights": random.random(SIZE), "ids": np.arange(SIZE)}
 
-    def make() -> Grouped:
-        return Grouped(Bootstrap(Weighted(Accuracy()), resamples=50))
+    def make() -> Bootstrap:
+        return Bootstrap(Weighted(Accuracy()), resamples=50)
 
-    named = {"weights": weights, "ids": ids}
-    found = alone(make(), (scores, labels), {**named, "groups": LANGUAGES})
+    found = alone(Grouped(make()), (scores, labels), {**named, "groups": LANGUAGES})
     for key in ("de", "en", "fr"):
-        own = key == LANGUAGES
-        expected = alone(
-            Bootstrap(Weighted(Accuracy()), resamples=50),
-            (scores[own], labels[own]),
-            {"weights": weights[own], "ids": ids[own]},
-        )
-        assert_same(found["groups"][key], expected)
-    whole = Bootstrap(Weighted(Accuracy()), resamples=50)
-    assert_same(found["overall"], alone(whole, (scores, labels), named))
+        own = alone(make(), (scores, labels), named, key == LANGUAGES)
+        assert_same(found["groups"][key], own)
+    assert_same(found["overall"], alone(make(), (scores, labels), named))
 
 
 def test_ranks_may_have_other_groups_and_none() -> None:

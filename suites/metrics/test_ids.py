@@ -20,7 +20,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, values
-from suites.metrics.cases import CASES, Entries
+from suites.metrics.cases import CASES
+from suites.properties.cases import Entries
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -19,7 +19,7 @@ from disteval.metrics import (
 )
 
 from suites.helpers.thread_world import assert_each_raised, run_ranks, values
-from suites.metrics.cases import Entries
+from suites.properties.cases import Entries
 
 
 class Powers(SummableMetric):

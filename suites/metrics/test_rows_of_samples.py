@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
-from suites.metrics.cases import Entries, alone, losses
+from suites.metrics.cases import alone, losses
+from suites.properties.cases import Entries
 
 LENGTHS = np.array([2, 0, 3, 1, 5])
 ROWS = np.split(losses[:11], np.cumsum(LENGTHS)[:-1])  # of five samples, of which one has none

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, values
-from suites.metrics.cases import Entries
+from suites.properties.cases import Entries
 
 MODES: list[Literal["unzip", "cat"]] = ["unzip", "cat"]
 SHARDS: Any = {"unzip": "strided", "cat": "contiguous"}

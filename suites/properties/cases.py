@@ -218,11 +218,12 @@ class Case(NamedTuple):
         return metric.compute()
 
 
-class Listed(BaseMetric):
-    """A metric whose result is its entries, whose order therefore matters."""
+class Entries(BaseMetric):
+    """A metric whose result is the list of its entries, whose order therefore matters."""
 
-    def add(self, values: Any, *, ids: Any = None) -> None:
-        self._extend(np.asarray(values).tolist(), ids)
+    def add(self, outputs: Any, labels: Any = None, *, ids: Any = None) -> None:
+        rows = np.asarray(outputs).tolist()
+        self._extend(rows if labels is None else zip(rows, np.asarray(labels).tolist()), ids)  # noqa: B905
 
     def compute_metric(self, results: list[Any]) -> list[Any]:
         return results
@@ -248,7 +249,7 @@ METRICS: dict[str, Case] = {
     "calibration error": Case(CalibrationError, (_probabilities, LABELS), {}),
     "confusion matrix": Case(lambda: ConfusionMatrix(CLASSES), _labelled, {}),
     "cross-entropy": Case(CrossEntropy, _labelled, {}),
-    "entries": Case(Listed, (SCORES,), {}),
+    "entries": Case(Entries, (SCORES,), {}),
     "exact match": Case(ExactMatch, (_tokens % 2, _tokens // 2), {}),
     "mean": Case(Mean, (_losses,), {}),
     "several labels": Case(

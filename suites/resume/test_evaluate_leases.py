@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from disteval import HarnessError, Leases, RankError, UsageError, WorldError, evaluate, ledger
 from disteval.data import ShardedStream
-from disteval.metrics import AUROC, Accuracy, BaseMetric, Bootstrap, Mean
+from disteval.metrics import AUROC, Accuracy, Bootstrap, Mean
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from suites.helpers.hosts import pretend_hosts
 from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 from suites.metrics.cases import assert_same
-from suites.properties.cases import SAMPLES, Numbers, scored
+from suites.properties.cases import SAMPLES, Entries, Numbers, scored
 from suites.properties.test_exactly_once import plans
 
 pytestmark = pytest.mark.usefixtures("without_canary")
@@ -279,17 +279,14 @@ def test_shards_have_no_turns() -> None:
     )
 
 
-class Count(BaseMetric):
+class Count(Entries):
     """The number of samples, after a function was called."""
 
     def __init__(self, call: Any) -> None:
         super().__init__()
         self.call = call
 
-    def add(self, outputs: Any, *, ids: Any = None) -> None:
-        self._extend(np.asarray(outputs).tolist(), ids)
-
-    def compute_metric(self, results: list[Any]) -> int:
+    def compute_metric(self, results: list[Any]) -> Any:
         self.call()
         return len(results)
 

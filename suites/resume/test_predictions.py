@@ -1,6 +1,5 @@
 """Predictions of leases are those of a static evaluation, whoever evaluated which lease."""
 
-import itertools
 import json
 import shutil
 import signal
@@ -10,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Leases, RankError, UsageError, evaluate, load_predictions
-from disteval.data import Predictions, ShardedStream
+from disteval.data import Predictions
 from disteval.errors import HarnessError
 from disteval.metrics import Accuracy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import assert_each_raised, run_ranks, values
+from suites.properties.cases import OF_ROWS
 
 pytestmark = pytest.mark.usefixtures("without_canary")
 
@@ -26,13 +26,7 @@ KINDS = ["columns", "rows", "shards"]
 def samples_of(kind: str, size: int) -> Any:
     if kind == "columns":
         return {"x": np.arange(size), "y": np.arange(size) % 3}
-    rows = [{"x": x, "y": x % 3} for x in range(size)]
-    if kind == "rows":
-        return rows
-    # Some shards are empty, and some much longer than others.
-    cuts = [0, 0, size // 7, size // 7, size // 2, size]
-    bounds = list(itertools.pairwise(cuts))
-    return ShardedStream(range(5), lambda shard: rows[slice(*bounds[shard])])
+    return OF_ROWS[kind]([{"x": x, "y": x % 3} for x in range(size)])
 
 
 def scores(batch: Any) -> Any:
