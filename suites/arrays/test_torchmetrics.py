@@ -64,21 +64,14 @@ def test_an_evaluation_has_the_result_of_one_process(leases: Any, tm: Any) -> No
 
 
 @pytest.mark.parametrize("world", [2, 5])
-def test_a_rank_without_samples_does_not_take_part(world: int, tm: Any) -> None:
-    class Averaged(tm.Metric):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_state("last", framework("torch").tensor(0.0), "mean")
-
-        def update(self, values: Any) -> None:
-            self.last = values[-1]
-
-        def compute(self) -> Any:
-            return self.last
+def test_a_rank_without_samples_does_not_take_part(
+    world: int, tm: Any, of_one_state: Callable[..., Any]
+) -> None:
+    averaged = of_one_state(framework("torch").tensor(0.0), "mean", lambda _, values: values[-1])
 
     def rank(backend: ThreadsDist) -> Any:
         found = []
-        for made in (tm.MaxMetric(), tm.MinMetric(), Averaged()):
+        for made in (tm.MaxMetric(), tm.MinMetric(), averaged):
             metric = from_torchmetrics(made, backend)
             if backend.rank < 2:
                 metric.add([(-1.0, -4.0)[backend.rank]])
@@ -160,19 +153,11 @@ def test_lists_of_texts_and_dicts_are_passed_on(tm: Any) -> None:
     assert numbers(wrapped.compute(size=3)) == {"task": pytest.approx(2 / 3)}
 
 
-def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is(tm: Any) -> None:
-    class Calls(tm.Metric):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_state("calls", framework("torch").zeros(2), dist_reduce_fx=None)
-
-        def update(self) -> None:
-            self.calls += 1
-
-        def compute(self) -> Any:
-            return self.calls
-
-    metric = from_torchmetrics(Calls())
+def test_an_update_without_a_batch_is_one_sample_and_a_lone_state_stays_as_it_is(
+    of_one_state: Callable[..., Any],
+) -> None:
+    calls = of_one_state(framework("torch").zeros(2), None, lambda calls: calls + 1)
+    metric = from_torchmetrics(calls)
     metric.add()
     metric.add()
     assert numbers(metric.compute(size=2)) == [2.0, 2.0]
@@ -316,24 +301,16 @@ INPUTS: list[tuple[Any, int, Any]] = [
 
 @pytest.mark.parametrize(("value", "samples", "dtype"), INPUTS)
 def test_numbers_become_tensors_at_any_depth_and_samples_are_counted_by_the_first_axis(
-    value: Any, samples: int, dtype: str | None, tm: Any
+    value: Any, samples: int, dtype: str | None, of_one_state: Callable[..., Any]
 ) -> None:
     torch = framework("torch")
-    seen = []
+    seen: list[Any] = []
 
-    class Seeing(tm.Metric):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_state("count", torch.tensor(0), "sum")
+    def see(count: Any, value: Any, nested: Any) -> Any:
+        seen.extend([value, nested["in"]["value"], nested["text"]])
+        return count + 1
 
-        def update(self, value: Any, nested: Any) -> None:
-            seen.extend([value, nested["in"]["value"], nested["text"]])
-            self.count += 1
-
-        def compute(self) -> Any:
-            return self.count
-
-    metric = from_torchmetrics(Seeing())
+    metric = from_torchmetrics(of_one_state(torch.tensor(0), "sum", see))
     metric.add(value, {"in": {"value": value}, "text": "text"})
     assert metric.compute(samples).item() == 1
     assert seen[2] == "text"
@@ -351,7 +328,7 @@ def test_a_number_that_int64_does_not_hold_is_refused(value: Any, tm: Any) -> No
         from_torchmetrics(tm.SumMetric()).add(value)
 
 
-def test_a_state_arrives_as_it_was_in_memory_of_its_own(tm: Any) -> None:
+def test_a_state_arrives_as_it_was_in_memory_of_its_own(of_one_state: Callable[..., Any]) -> None:
     torch = framework("torch")
     states = [
         torch.arange(6.0).reshape(2, 3).T,
@@ -363,19 +340,9 @@ def test_a_state_arrives_as_it_was_in_memory_of_its_own(tm: Any) -> None:
         torch.ones(2, requires_grad=True),
     ]
 
-    class Holding(tm.Metric):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_state("held", [], dist_reduce_fx=None)
-
-        def update(self, values: Any) -> None:
-            self.held.extend(states)
-
-        def compute(self) -> Any:
-            return self.held
-
     def rank(backend: ThreadsDist) -> Any:
-        metric = from_torchmetrics(Holding(), backend)
+        held = of_one_state([], None, lambda held, _: held + states)
+        metric = from_torchmetrics(held, backend)
         if backend.rank:
             metric.add([1.0])
         found = metric.compute()

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from disteval.metrics import BaseMetric, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.needs import framework, needs
-from suites.helpers.thread_world import run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 
 pytestmark = needs("torch", "torchmetrics")
 
@@ -61,10 +62,7 @@ def test_a_state_that_cannot_travel_is_an_error_on_every_rank(tm: Any) -> None:
         metric.add(torch.tensor([float(backend.rank == 1)]))
         return metric.compute()
 
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, RankError)
-        assert outcome.rank == 1
-        assert "Sparse" in str(outcome)
+    assert_each_raised(run_ranks(3, rank), RankError, "Sparse", guilty=1)
 
 
 def test_what_is_no_metric_is_refused(tm: Any) -> None:
@@ -76,21 +74,12 @@ def test_what_is_no_metric_is_refused(tm: Any) -> None:
 
 @pytest.mark.parametrize("only", [1, 3])
 def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_alike(
-    only: int, tm: Any
+    only: int, of_one_state: Callable[..., Any]
 ) -> None:
-    class Averaged(tm.Metric):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_state("average", framework("torch").tensor(0), "mean")
-
-        def update(self, values: Any) -> None:
-            self.average = values.max()
-
-        def compute(self) -> Any:
-            return self.average
+    averaged = of_one_state(framework("torch").tensor(0), "mean", lambda _, values: values.max())
 
     def rank(backend: ThreadsDist) -> Any:
-        metric = from_torchmetrics(Averaged(), backend)
+        metric = from_torchmetrics(averaged, backend)
         metric.add([only, only] if backend.rank else [1])
         return metric.compute()
 
@@ -99,7 +88,7 @@ def test_a_mean_of_states_is_refused_where_ranks_with_different_states_weigh_ali
         assert [found.tolist() for found in values(outcomes)] == [1, 1]
     for outcome in outcomes if only == 3 else ():
         assert isinstance(outcome, UsageError)
-        assert re.search(r"Averaged .*\[1, 2\]", str(outcome)), outcome
+        assert re.search(r"OfOneState .*\[1, 2\]", str(outcome)), outcome
 
 
 @pytest.mark.parametrize("few", [True, False])

@@ -24,22 +24,14 @@ from disteval.contract import Rendezvous
 from disteval.world import World
 from disteval_backends.torch_dist import TorchCPUDist
 
+from suites.helpers.pickles import Calls
+
 TRIES = 16  # gloo lets one of two ranks connect to the other, and the stranger needs rank 0 to wait
 _SECONDS = 60.0
 _TIMEOUT = 4.0
 _NOBODY = 65534
 _PREAMBLE = struct.Struct("<6Q")  # bytes in all, opcode, slot, offset, length, remote offset
 _SEND, _SEND_READY, _RECEIVE_READY = range(1, 4)
-
-
-class Marks:
-    """Creates a file where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
 
 
 class Late(TorchCPUDist):
@@ -92,7 +84,7 @@ def _be_stranger(folder: Path) -> None:
         os.setgroups([])
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)
-        frame = bytes(frames.encode(Marks(folder / "marked"), frames.Call(1), 1))
+        frame = bytes(frames.encode(Calls(os.mkdir, str(folder / "marked")), frames.Call(1), 1))
         _await(Path("begin").exists)
         known = _listeners()
         while True:

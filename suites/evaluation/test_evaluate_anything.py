@@ -11,7 +11,7 @@ from disteval import Leases, RankError, UsageError, evaluate
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, same_group, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, same_group, values
 from suites.properties.cases import Entries
 
 
@@ -332,15 +332,3 @@ def test_a_metric_begins_anew_where_it_is_evaluated_and_afterwards() -> None:
     mean.add(np.arange(9))
     assert mean.compute() == {"mean": 4.0}
     assert mean.compute(size=3) == {"mean": 1.0}
-
-
-def test_an_evaluation_gathers_a_few_bytes_three_times() -> None:
-    def rank(backend: ThreadsDist, samples: Any) -> list[int]:
-        counting = Counting(backend)
-        evaluate(twice, samples, {"mean": Mean(), "other": Mean()}, counting, 16)
-        return counting.sent
-
-    for size in (50, 5000):
-        for sent in values(run_ranks(3, lambda backend, n=size: rank(backend, Made(n)))):
-            assert len(sent) == 3
-            assert max(sent) < 1500

@@ -29,27 +29,6 @@ def scores(batch: Any) -> Any:
     return found
 
 
-class Model:
-    """A model that can be made to fail, and the numbers of the samples that it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.failure: Callable[[int, list[int]], BaseException | None] = lambda rank, x: None
-
-    def on(self, rank: int) -> Any:
-        """Return the model of a rank."""
-
-        def predict(batch: Any) -> Any:
-            numbers = np.asarray(batch["x"]).tolist()
-            error = self.failure(rank, numbers)
-            if error is not None:
-                raise error
-            self.asked += numbers
-            return scores(batch)
-
-        return predict
-
-
 def run(world: int, function: Callable[[ThreadsDist], Any]) -> list[Any]:
     return values(run_ranks(world, function))
 
@@ -58,27 +37,24 @@ class PowerError(Exception):
     """The end of a run before its time."""
 
 
-def evaluated(model: Model, folder: Path, world: int, **options: Any) -> list[Any]:
-    """Evaluate 12 samples, and return each rank's result or error."""
+def evaluated(folder: Path, world: int, **options: Any) -> tuple[list[int], list[Any]]:
+    """Evaluate 12 samples; return those that were predicted, and each rank's result or error.
+
+    On two ranks it is cut short, and leaves 4 samples that rank 0 wrote.
+    """
+    predicted: list[int] = []
 
     def rank(backend: ThreadsDist) -> Any:
+        def predict(batch: Any) -> Any:
+            if backend.world_size == 2 and (backend.rank == 1 or 8 in batch["x"]):
+                raise PowerError("it is gone")
+            predicted.extend(batch["x"].tolist())
+            return scores(batch)
+
         where = Predictions(folder, **options)
-        samples = columns(12)
-        return evaluate(
-            model.on(backend.rank), samples, {"a": Accuracy()}, backend, 2, predictions=where
-        )
+        return evaluate(predict, columns(12), {"a": Accuracy()}, backend, 2, predictions=where)
 
-    return run_ranks(world, rank)
-
-
-def interrupted(folder: Path, **options: Any) -> tuple[Model, list[Any]]:
-    """Leave a run of 12 samples of which rank 0 wrote 4; return the model and ranks' errors."""
-    model = Model()
-    model.failure = lambda rank, x: PowerError("it is gone") if rank == 1 or 8 in x else None
-    outcomes = evaluated(model, folder, 2, **options)
-    model.failure = lambda rank, x: None
-    model.asked.clear()
-    return model, outcomes
+    return predicted, run_ranks(world, rank)
 
 
 def test_a_stream_that_became_shorter_is_no_result(tmp_path: Path) -> None:
@@ -97,9 +73,9 @@ def test_a_stream_that_became_shorter_is_no_result(tmp_path: Path) -> None:
 
 
 def test_the_rate_is_that_of_the_samples_that_were_computed(tmp_path: Path) -> None:
-    model, _ = interrupted(tmp_path)
+    evaluated(tmp_path, 2)
     for stored in (4, 0):
-        (found,) = values(evaluated(model, tmp_path, 1, overwrite=not stored))
+        (found,) = values(evaluated(tmp_path, 1, overwrite=not stored)[1])
         assert (found.stored, found.evaluated, found.metrics["a"]["top1"]) == (stored, 12, 9 / 12)
         assert found.samples_per_second == (12 - stored) / found.seconds
 
@@ -110,9 +86,10 @@ def test_what_is_stored_is_not_computed_again_where_other_values_are_recorded(
     def record(outputs: Any, batch: Any) -> Any:
         return {"label": outputs.argmax(1), "x": batch["x"]}
 
-    model, _ = interrupted(tmp_path, record=record)
-    (result,) = values(evaluated(model, tmp_path, 1, record=record))
-    assert (len(model.asked), result.stored) == (8, 4)
+    evaluated(tmp_path, 2, record=record)
+    predicted, outcomes = evaluated(tmp_path, 1, record=record)
+    (result,) = values(outcomes)
+    assert (len(predicted), result.stored) == (8, 4)
     assert result.metrics == {"a": {"top1": 9 / 12}}
     assert [row["x"] for row in load_predictions(tmp_path)] == list(range(12))
 

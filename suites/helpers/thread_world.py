@@ -64,9 +64,16 @@ def values(outcomes: list[T | BaseException]) -> list[T]:
 
 
 def assert_each_raised(
-    outcomes: list[Any], kind: type[BaseException] | tuple[type[BaseException], ...], *words: str
+    outcomes: list[Any],
+    kind: type[BaseException] | tuple[type[BaseException], ...],
+    *words: str,
+    guilty: int | None = None,
 ) -> None:
-    """Check that every rank has raised this kind of error, with all these words."""
+    """Check that every rank has raised this kind of error, with all these words.
+
+    If it names a guilty rank, this is the one.
+    """
     for outcome in outcomes:
         assert isinstance(outcome, kind), outcome
         assert all(word in str(outcome) for word in words), outcome
+        assert guilty in (None, getattr(outcome, "rank", None)), outcome

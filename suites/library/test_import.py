@@ -6,15 +6,9 @@ import sys
 from suites.helpers.needs import needs
 
 
-def _python(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
-
-
 @needs("torch", "jax", "tensorflow")
 def test_importing_and_using_the_harness_imports_no_framework() -> None:
-    loaded = _python(
+    code = (
         "import sys, disteval, disteval.cli, disteval.world\n"
         "assert 'disteval_backends' not in sys.modules\n"
         "from disteval.metrics import Accuracy, from_torchmetrics\n"
@@ -23,6 +17,7 @@ def test_importing_and_using_the_harness_imports_no_framework() -> None:
         "except ValueError as error:\n    assert 'int' in str(error)\n"
         "print({name.partition('.')[0] for name in sys.modules})"
     )
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
     libraries = "torch torchmetrics sklearn jax tensorflow paddle mlx mpi4py horovod ray"
     for name in libraries.split():
         assert f"'{name}'" not in loaded

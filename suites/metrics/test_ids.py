@@ -98,10 +98,8 @@ def test_of_several_samples_with_two_values_the_first_is_named_with_its_ranks() 
         metric.add([backend.rank] * 2, ids=[backend.rank + 4, backend.rank + 5])
         return metric.compute()
 
-    for outcome in run_ranks(3, rank):
-        assert isinstance(outcome, CoverageError)
-        for words in ("sample 5 ", "on rank 0 and another on rank 1", "2 samples", "(5, 6)"):
-            assert words in str(outcome)
+    words = ("sample 5 ", "on rank 0 and another on rank 1", "2 samples", "(5, 6)")
+    assert_each_raised(run_ranks(3, rank), CoverageError, *words)
 
 
 def test_values_that_are_equal_and_samples_without_rows_are_no_conflict() -> None:

@@ -14,6 +14,7 @@ from disteval.models import default_weights, load_weights, random_trunk, save_we
 
 from suites.helpers.models import buffer_shapes, parameter_shapes
 from suites.helpers.needs import framework, needs
+from suites.helpers.pickles import Calls
 
 # Taken once: whatever changes it changes every default model's every answer.
 TRUNK_DIGEST = "47c5818caa6d545f07894ac490d4480e1a3770544452465b7e14ec08b16384e3"
@@ -93,14 +94,6 @@ def test_safetensors_of_other_floats(tmp_path: Path, weights: dict[str, Any], fo
         np.testing.assert_array_equal(array, state[name].float().numpy())
 
 
-class _Trap:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
 @needs("torch")
 @pytest.mark.parametrize("older", [False, True])
 def test_a_torch_file_runs_nothing_and_nobody_is_told_to_trust_it(
@@ -108,7 +101,7 @@ def test_a_torch_file_runs_nothing_and_nobody_is_told_to_trust_it(
 ) -> None:
     torch, path, trap = framework("torch"), tmp_path / "w.pt", tmp_path / "trap"
     options = {"pickle_protocol": 2, "_use_new_zipfile_serialization": not older}
-    torch.save({"fc.weight": _Trap(trap)}, path, **options)
+    torch.save({"fc.weight": Calls(Path.touch, trap)}, path, **options)
     with pytest.raises(WeightsError, match=r"\bw\.pt\b.*UnpicklingError") as told:
         load_weights(path)
     assert not trap.exists()

@@ -1,7 +1,5 @@
 """However ranks ask, commit, freeze and die, every unit is committed exactly once."""
 
-import time
-
 import pytest
 from disteval.leases import Book, Lease
 from hypothesis import settings
@@ -226,26 +224,3 @@ def test_units_that_take_longer_than_the_timeout_are_committed_at_last() -> None
 def test_a_lease_that_nobody_was_lent_cannot_be_committed() -> None:
     with pytest.raises(KeyError):
         Book(3).commit(0, 7, 0.0)
-
-
-def test_a_lease_costs_microseconds_at_1000_ranks() -> None:
-    """Searches over all ranks would cost thousands of times as much at the end of a run."""
-
-    def seconds(ranks: int) -> float:
-        book = Book(20 * ranks, target_seconds=1.0)
-        begin, asked = time.process_time(), 0
-        held = {rank: book.ask(rank, 0.0) for rank in range(ranks)}
-        while held:
-            asked += 1
-            rank, lease = next(iter(held.items()))
-            del held[rank]
-            assert lease is not None
-            book.commit(rank, lease.number, 1.0 + asked / ranks)
-            lent = book.ask(rank, 1.0 + asked / ranks)
-            if lent is not None:
-                held[rank] = lent
-        assert book.is_done
-        return (time.process_time() - begin) / asked
-
-    small, large = (min(seconds(ranks) for _ in range(3)) for ranks in (30, 1000))
-    assert large < 8 * small

@@ -106,12 +106,9 @@ def test_a_sample_that_no_rank_can_evaluate_is_named_on_each(world: int) -> None
         samples = (np.arange(60), np.arange(60) % 4)
         return evaluate(predict, samples, {"a": Accuracy()}, backend, 4, leases=Leases())
 
-    causes = 0
-    for outcome in run_ranks(world, rank):
-        assert isinstance(outcome, RankError)
-        assert "36, 37, 38, 39" in str(outcome)
-        assert "no good" in str(outcome)
-        causes += isinstance(outcome.__cause__, ValueError)
+    outcomes = run_ranks(world, rank)
+    assert_each_raised(outcomes, RankError, "36, 37, 38, 39", "no good")
+    causes = sum(isinstance(outcome.__cause__, ValueError) for outcome in outcomes)
     assert causes >= min(world, 3)  # a fourth may have held a copy
 
 

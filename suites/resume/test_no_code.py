@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from suites.helpers.ledger import Counted, Ledger, Part, certify, dumps, loads, packed
+from suites.helpers.pickles import Calls
 from suites.helpers.thread_world import run_ranks
 
 pytestmark = pytest.mark.usefixtures("without_canary")
@@ -96,16 +97,6 @@ def test_damaged_bytes_are_refused_or_another_value(data: bytes, drawn: st.DataO
         assert str(error)
 
 
-class Bomb:
-    """An object whose pickle runs a command."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
-
-
 def sealed(data: bytes) -> bytes:
     """Return a record of a ledger with these bytes."""
     return struct.pack("<Q16s", len(data), blake2b(data, digest_size=16).digest()) + data
@@ -146,7 +137,7 @@ def test_no_file_of_a_ledger_runs_code(case: str, leases: Any, tmp_path: Path) -
         return evaluate(abs, SAMPLES, metrics, "non_dist", 4, leases=leases, ledger=folder)
 
     once()
-    pickled = pickle.dumps(Bomb(ran))
+    pickled = pickle.dumps(Calls(os.mkdir, str(ran)))
     (found,) = folder.glob("ledger-*.log")
     CASES[case](pickled)(found)
     for name in ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"):

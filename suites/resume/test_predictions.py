@@ -42,14 +42,11 @@ class Machine:
         self.last = last
         self.asked: list[int] = []
 
-    def model(self) -> Any:
-        def predict(batch: Any) -> Any:
-            self.asked.extend(np.asarray(batch["x"]).tolist())
-            if max(self.asked) > self.last:
-                raise ValueError("the machine is taken away")
-            return scores(batch)
-
-        return predict
+    def predict(self, batch: Any) -> Any:
+        self.asked.extend(np.asarray(batch["x"]).tolist())
+        if max(self.asked) > self.last:
+            raise ValueError("the machine is taken away")
+        return scores(batch)
 
     def give_back(self) -> None:
         self.last = 999
@@ -86,6 +83,14 @@ def read(folder: Path) -> list[Any]:
     return [(number, row.tolist()) for number, row in load_predictions(folder).items()]
 
 
+def manifest_of_all_there_is(folder: Path) -> Any:
+    """Return what the manifest says, which names each file of the folder."""
+    manifest = json.loads((folder / ".manifest.json").read_text().splitlines()[0])
+    parts = {part["name"] + suffix for part in manifest.pop("parts") for suffix in part["files"]}
+    assert {path.name for path in folder.iterdir()} == parts | {".manifest.json"}
+    return manifest
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6, deadline=None)
 @given(size=st.integers(1, 60), world=st.integers(1, 4), format_=st.sampled_from(["jsonl", "npy"]))
@@ -97,12 +102,8 @@ def test_predictions_are_those_of_one_rank(
     expected = values(run(1, kind, size, static, None))
     assert values(run(world, kind, size, leased, Leases())) == expected * world
     assert read(folder / "leased") == read(folder / "static")
-    manifests = [json.loads((folder / name / ".manifest.json").read_text().splitlines()[0])
-                 for name in ("static", "leased")]  # fmt: skip
-    one, other = ({k: v for k, v in each.items() if k != "parts"} for each in manifests)
+    one, other = (manifest_of_all_there_is(folder / name) for name in ("static", "leased"))
     assert one == other
-    parts = {part["name"] + suffix for part in manifests[1]["parts"] for suffix in part["files"]}
-    assert {path.name for path in (folder / "leased").iterdir()} == parts | {".manifest.json"}
 
 
 def test_another_folder_is_another_evaluation_for_a_ledger(tmp_path: Path) -> None:
@@ -128,9 +129,7 @@ def test_parts_of_a_rank_that_fails_do_not_count_and_are_removed(kind: str, tmp_
     values(run(3, kind, 60, tmp_path / "leased", Leases(), predict=fails_once))
     assert failed
     assert read(tmp_path / "leased") == read(tmp_path / "static")
-    manifest = json.loads((tmp_path / "leased" / ".manifest.json").read_text().splitlines()[0])
-    parts = {part["name"] + suffix for part in manifest["parts"] for suffix in part["files"]}
-    assert {path.name for path in (tmp_path / "leased").iterdir()} == parts | {".manifest.json"}
+    assert manifest_of_all_there_is(tmp_path / "leased")
 
 
 def test_an_interrupt_while_a_batch_is_added_loses_no_batch(tmp_path: Path) -> None:
@@ -160,7 +159,7 @@ def test_committed_predictions_that_are_damaged_are_evaluated_again(
     tmp_path: Path, damage: str, is_finished: bool
 ) -> None:
     machine = Machine(last=999 if is_finished else 49)
-    where, given = tmp_path / "leased", {"ledger": tmp_path / "ledger", "predict": machine.model()}
+    where, given = tmp_path / "leased", {"ledger": tmp_path / "ledger", "predict": machine.predict}
     (first,) = run(1, "columns", 60, where, Leases(), **given)
     assert is_finished or isinstance(first, RankError)
     part = min(path for path in where.iterdir() if path.suffix == ".jsonl")

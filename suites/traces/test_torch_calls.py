@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from suites.helpers.command import invoke
+from suites.helpers.pickles import Calls
 from suites.helpers.traces import Call, PostMortem, RankStatus, find_parting, read_calls
 
 
@@ -196,16 +197,6 @@ def test_only_calls_that_every_rank_remembers_and_of_its_last_group_are_compared
     assert read_calls({"entries": latest}, since_ns=6) == calls(latest[2])
 
 
-class Removes:
-    """A pickle of it removes a file when it is opened."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.remove, (str(self.path),)
-
-
 def test_files_of_the_recorder_are_compared(tmp_path: Path) -> None:
     alike = {"entries": [SUM, WAITING]}
     (tmp_path / "rank_0").write_bytes(pickle.dumps(alike))
@@ -225,7 +216,7 @@ def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_pa
     kept = tmp_path / "kept"
     kept.touch()
     data = {
-        "code": pickle.dumps(Removes(kept)),
+        "code": pickle.dumps(Calls(os.remove, str(kept))),
         "text": b"nothing",
         "no record": pickle.dumps({"entries": [{"name": "x"}]}),
         "no number": pickle.dumps({"entries": [SUM | {"collective_seq_id": "one"}]}),
