@@ -248,12 +248,3 @@ def test_other_shells_get_a_script_of_their_own(shell: str) -> None:
     done = command.invoke("completion", shell)
     assert done.exit_code == 0, done.output
     assert f"{shell}_complete" in done.output
-
-
-def test_the_page_has_every_option_as_it_is() -> None:
-    page = ROOT / "docs" / "command_line.md"
-    if not page.exists():
-        pytest.skip("the documents are not part of an installed package; run this from a clone")
-    words = [sys.executable, str(ROOT / "tools" / "write_command_line.py"), "--check"]
-    done = run_plainly(words, ROOT, 60)
-    assert done.returncode == 0, done.stdout + done.stderr

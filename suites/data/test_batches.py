@@ -12,17 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import ByLength, HarnessError, RankError, UsageError, evaluate
-from disteval.data import ShardedStream
 from disteval.metrics import BaseMetric
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import run_ranks, values
+from suites.properties.cases import OF_ROWS
 
 pytestmark = pytest.mark.usefixtures("without_canary")
-
-SHARDS = 3
-
 
 own = threading.local()
 """What each rank, which is a thread, was given."""
@@ -68,9 +65,7 @@ def samples_of(kind: str, lengths: list[int]) -> Any:
     rows = [{"number": number, "n": length} for number, length in enumerate(lengths)]
     if kind == "columns":
         return {"number": np.arange(len(lengths)), "n": np.array(lengths)}
-    if kind == "shards":
-        return ShardedStream(range(SHARDS), lambda shard: rows[shard::SHARDS])
-    return rows if kind == "rows" else lambda: iter(rows)
+    return OF_ROWS[kind](rows)
 
 
 PLANS = st.just({}) | st.fixed_dictionaries(

@@ -32,9 +32,10 @@ def anchors_of(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
 
 
-def test_the_contract_page_has_every_rule_as_it_is() -> None:
+@pytest.mark.parametrize("tool", ["write_contract.py", "write_command_line.py"])
+def test_a_page_has_every_rule_or_option_as_it_is(tool: str) -> None:
     pytest.importorskip("hypothesis", reason="hypothesis is not installed")
-    words = [sys.executable, str(ROOT / "tools" / "write_contract.py"), "--check"]
+    words = [sys.executable, str(ROOT / "tools" / tool), "--check"]
     done = run_plainly(words, ROOT, 60)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -14,19 +14,21 @@ from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.registry import get_backend_class
 
 
-class _Torch(BaseDistBackend):
-    """The base of adapters that join as the backend `torch_cpu` does."""
+class _Joining(BaseDistBackend):
+    """The base of adapters that join as a backend of this project does."""
+
+    joins_as: ClassVar[str] = "torch_cpu"
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
-        get_backend_class("torch_cpu").init_process(rank, world_size, rendezvous)
+        get_backend_class(cls.joins_as).init_process(rank, world_size, rendezvous)
 
     @classmethod
     def finalize_process(cls) -> None:
-        get_backend_class("torch_cpu").finalize_process()
+        get_backend_class(cls.joins_as).finalize_process()
 
 
-class TorchPlain(_Torch):
+class TorchPlain(_Joining):
     """torch.distributed's own object collectives, over gloo."""
 
     @property
@@ -123,7 +125,7 @@ class _MMEval(BaseDistBackend):
         return self._its.broadcast_object(obj, src)
 
 
-class MMEvalTorchCPU(_MMEval, _Torch):
+class MMEvalTorchCPU(_MMEval, _Joining):
     """mmeval's ``torch_cpu``."""
 
     name = "TorchCPUDist"
@@ -142,15 +144,8 @@ class MMEvalNonDist(_MMEval):
     name = "NonDist"
 
 
-class MMEvalPaddle(_MMEval):
+class MMEvalPaddle(_MMEval, _Joining):
     """mmeval's ``paddle_dist``."""
 
+    joins_as = "paddle"
     name = "PaddleDist"
-
-    @classmethod
-    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
-        get_backend_class("paddle").init_process(rank, world_size, rendezvous)
-
-    @classmethod
-    def finalize_process(cls) -> None:
-        get_backend_class("paddle").finalize_process()

@@ -79,14 +79,6 @@ def test_it_agrees_with_scikit_learn_and_torchmetrics() -> None:
         assert found[name] == pytest.approx(oracle(*tensors, indexes=indexes).item(), rel=1e-6)
 
 
-def test_the_sign_of_a_score_means_nothing() -> None:
-    random = np.random.default_rng(0)
-    scores, relevance = random.random((30, 12)), random.integers(0, 4, (30, 12))
-    relevance[:, 0] = 1
-    found = Retrieval(3, dist_backend="non_dist")(scores, relevance)
-    assert Retrieval(3, dist_backend="non_dist")(scores - 2, relevance) == found
-
-
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.uint64, np.float16])
 def test_scores_are_compared_in_their_own_dtype(dtype: Any) -> None:
     most = 1 if dtype in (np.bool_, np.float16) else np.iinfo(dtype).max
