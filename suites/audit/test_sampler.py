@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from disteval import UsageError
-from disteval.audit.sampler import audit_sampler
+from disteval.audit import audit_sampler
 
 from suites.helpers.command import invoke
 

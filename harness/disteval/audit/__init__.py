@@ -4,6 +4,7 @@ from disteval.audit.assertion import audit
 from disteval.audit.case import Case
 from disteval.audit.findings import LoopFinding, Report
 from disteval.audit.runner import Audit
+from disteval.audit.sampler import audit_sampler
 from disteval.errors import AuditError
 
-__all__ = ["Audit", "AuditError", "Case", "LoopFinding", "Report", "audit"]
+__all__ = ["Audit", "AuditError", "Case", "LoopFinding", "Report", "audit", "audit_sampler"]
