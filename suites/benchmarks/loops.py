@@ -154,13 +154,15 @@ def mmeval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
 
 def ours(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> Contestant:
     """Evaluate with `disteval.evaluate` in this process."""
+    return partial(_evaluated, predict, dataset, get_dist_backend("non_dist"))
 
-    def run() -> int:
-        metrics = {"accuracy": Accuracy(counts=True)}
-        result = evaluate(predict, dataset, metrics, get_dist_backend("non_dist"), BATCH_SIZE)
-        return int(result.metrics["accuracy"]["correct_top1"])
 
-    return run
+def _evaluated(
+    predict: Callable[[Any], Any], dataset: ArrayDataset, backend: BaseDistBackend
+) -> int:
+    metrics = {"accuracy": Accuracy(counts=True)}
+    result = evaluate(predict, dataset, metrics, backend, BATCH_SIZE)
+    return int(result.metrics["accuracy"]["correct_top1"])
 
 
 def predict_of(framework: str, exact: bool = False) -> Callable[[Any], Any]:
@@ -290,9 +292,7 @@ def flax_loop(dataset: ArrayDataset) -> Contestant:
 
 def evaluate_on_rank(backend: BaseDistBackend, dataset: ArrayDataset) -> int:
     """Evaluate with `disteval.evaluate` on one rank of a running world."""
-    metrics = {"accuracy": Accuracy(counts=True)}
-    result = evaluate(_kept_predict(), dataset, metrics, backend, BATCH_SIZE)
-    return int(result.metrics["accuracy"]["correct_top1"])
+    return _evaluated(_kept_predict(), dataset, backend)
 
 
 @cache

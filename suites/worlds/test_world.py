@@ -200,12 +200,8 @@ def test_a_world_that_nobody_closes_leaves_no_directory(tmp_path: Path) -> None:
         "kept = World('threads', 2)\n"
         "World('threads', 2).run(lambda backend: backend.rank)\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        timeout=60,
-        check=True,
-    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.check_call([sys.executable, "-c", script], env=environment, timeout=60)
     assert list(tmp_path.iterdir()) == []
 
 
