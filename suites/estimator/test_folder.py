@@ -149,6 +149,20 @@ def test_where_nothing_says_which_is_whole_nothing_is_used(folder: Path) -> None
         make(alone).resume(alone / "epoch_3.pt")
 
 
+def test_a_first_checkpoint_that_was_not_entered_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("disteval.estimator.checkpoint.sha256_of", interrupt)
+        train(make(tmp_path), 1)
+    assert (names(tmp_path), latest_checkpoint(tmp_path)) == (["epoch_1.pt"], None)
+    train(make(tmp_path), 1)
+    assert latest_checkpoint(tmp_path) == tmp_path / "epoch_1.pt"
+
+
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save(Tiny().state_dict(), tmp_path / "weights.pt")
     with pytest.raises(UsageError, match="no checkpoint"):

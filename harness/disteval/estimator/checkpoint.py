@@ -79,6 +79,8 @@ class Checkpoints:
         path = self._folder / INDEX
         try:
             found = [Entry(**entry) for entry in json.loads(path.read_bytes())]
+            if not found:  # the first checkpoint may be there, and was not entered
+                return []
             found.sort(key=lambda entry: (entry.epoch, entry.iter))
             found = [entry for entry in found if (self._folder / entry.name).is_file()]
             reason = "" if found else "it lists no file that is there"
@@ -98,6 +100,8 @@ class Checkpoints:
         """Write a checkpoint, unless it could not be read back, and enter it in the index."""
         self._folder.mkdir(parents=True, exist_ok=True)
         others = [entry for entry in self.entries() if entry.name != name]
+        if not (self._folder / INDEX).exists():  # the job may end before the entry is made
+            self._write([])
         path = self._folder / name
         write_atomically(path, lambda file: save_state(state, file))
         training = str(state.get("meta", {}).get("training", ""))
