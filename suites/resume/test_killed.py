@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from disteval.leases import Borrower
+from disteval.world.channel.messages import Finished, Joined, Lend
+
 from suites.helpers.processes import (
     left_over,
     processes_below,
@@ -36,6 +39,29 @@ def test_a_rank_whose_leader_is_stopped_says_so_in_bounded_time(tmp_path: Path) 
     [said] = found["other"]
     assert said.startswith("WorldError") and "10 s" in said and "stopped" in said
     assert found["seconds"] < 30
+
+
+class Scripted:
+    """A connection over which these messages come, and no other."""
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = [*messages]
+
+    def get(self, timeout: float) -> Any:
+        return self.messages.pop(0)
+
+    def send(self, message: Any) -> None:
+        pass
+
+
+def test_a_rank_that_was_frozen_with_the_result_takes_that_of_another_rank() -> None:
+    """The end, which comes once, is there before the answer to what it asks for."""
+    report: Any = None
+    end = Finished(b"", None, report)
+    link: Any = Scripted(Joined(0, 60.0, True, False, ()), Lend(3, 3, 3, 1), end)
+    borrower = Borrower(link, {}, {}, 3)
+    assert [*borrower] == []
+    assert borrower.finish(lambda parts: parts) is end
 
 
 def test_a_second_process_with_the_number_of_a_rank_takes_its_place(tmp_path: Path) -> None:

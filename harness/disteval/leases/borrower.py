@@ -168,7 +168,9 @@ class Borrower:
             if self._gone is not None:
                 raise self._gone
             message = self._link.get(self._seconds / _PINGS)
-            if isinstance(message, (*kinds, Finished)):
+            if isinstance(message, Finished):  # which comes once
+                self._end = message
+            elif isinstance(message, kinds):
                 return message
             if isinstance(message, Dismissal):
                 self._gone = WorldError(
