@@ -16,8 +16,9 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
+from disteval import FrameError
 from disteval.conformance.check import check_backend, select_rules
-from disteval.contract import Rendezvous
+from disteval.contract import Capabilities, No, Rendezvous
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.helpers.faults import fork_servers
@@ -55,6 +56,31 @@ class Waits(Sockets):
             draft.rename(draft.with_name("pid"))
             threading.Event().wait()
         return super().all_gather_object(obj)
+
+
+class HangsWhereUnmatched(Sockets):
+    """A backend that says that it can't tell ranks in different collectives, which wait."""
+
+    launcher = "local"
+    capabilities = Capabilities(detects_mismatches=No("calls have no numbers"))
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        try:
+            return super().all_gather_object(obj)
+        except FrameError:
+            return [threading.Event().wait()]
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        try:
+            return super().broadcast_object(obj, src)
+        except FrameError:
+            return threading.Event().wait()
+
+
+def test_a_declared_loss_costs_no_other_rule_its_verdict() -> None:
+    rules = select_rules(["6.4", "7.1", "8.1"])
+    report = check_backend(HangsWhereUnmatched, (5,), rules=rules, timeout=2, examples=2)
+    assert [one.outcome for one in report.rules] == ["unsupported", "unsupported", "passed"]
 
 
 class Crashes(Sockets):

@@ -255,7 +255,9 @@ class _Check:
                 if self.stopped:
                     return
                 no_start = this.result.outcome == "error" and this.doubt
-                in_a_row = in_a_row + 1 if session.is_lost(size) or no_start else 0
+                # What a backend has declared is no sign that the next rule can't be tried.
+                is_lost = session.is_lost(size) and this.result.outcome != "unsupported"
+                in_a_row = in_a_row + 1 if is_lost or no_start else 0
                 # Ranks that a launcher has started already can be lost only once.
                 if in_a_row >= (2 if session.can_start else 1) and not self.given_up:
                     rules = f"{in_a_row} rules in a row" if session.can_start else "one rule"
