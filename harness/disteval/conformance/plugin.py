@@ -29,7 +29,7 @@ from disteval.conformance.world import JudgedWorld
 from disteval.contract import Capabilities
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
 from disteval.judging.session import Led, Session, leading
-from disteval.registry import add_working_directory, list_all_backends
+from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.world import World
 
 if TYPE_CHECKING:
@@ -88,6 +88,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs(capability): skip on backends that declare that they don't have it"
     )
     add_working_directory()
+    for name in config.getoption("backend"):
+        try:
+            get_backend_class(name)
+        except HarnessError as error:
+            # Tests of a backend whose library is missing fail one by one, and the others run.
+            if ":" in name or not isinstance(error, LibraryMissingError):
+                _refuse(config, error)
     named = [*config.getoption("backend"), *required()]
     config.pluginmanager.register(Summary(named, is_launched=_led(config).outer is not None))
 
