@@ -427,6 +427,7 @@ class World:
             WorldError: A rank raised, was lost, or made no progress. After a mere exception on
                 ranks that all replied, the world can be used again; otherwise it is closed.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test
         check_function(function)
         if timeout is not None:
             check_seconds("timeout", timeout)
@@ -488,6 +489,7 @@ class World:
 
         ``what`` is the order in a few words, for the error.
         """
+        __tracebackhide__ = True
         timeout = timeout or self.timeout
         with self._turn_for(what, function, args) as orders:
             run = Run(self, orders, on_progress, on_note)
