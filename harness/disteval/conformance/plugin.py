@@ -88,12 +88,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs(capability): skip on backends that declare that they don't have it"
     )
     add_working_directory()
-    for name in config.getoption("backend"):
-        try:
-            get_backend_class(name)
-        except HarnessError as error:
-            # Tests of a backend whose library is missing fail one by one, and the others run.
-            if ":" in name or not isinstance(error, LibraryMissingError):
+    # Under a launcher its rank 0 is this process, in which a library must not begin too early.
+    for name in config.getoption("backend") if _led(config).outer is None else ():
+        if ":" in name:
+            try:
+                get_backend_class(name)
+            except HarnessError as error:
                 _refuse(config, error)
     named = [*config.getoption("backend"), *required()]
     config.pluginmanager.register(Summary(named, is_launched=_led(config).outer is not None))
