@@ -116,6 +116,15 @@ class Report(BaseReport):
         """The number of cases by outcome."""
         return Counter(self.cases.values())
 
+    def out_of_time(self, seconds: float) -> str:
+        """Say how many cases were not tried within so many seconds; nothing if all were."""
+        late = self.counts["out of time"]
+        told = (
+            f"{late} of {len(self.cases)} cases could not be tried within {seconds:g} s; allow "
+            f"more seconds, or try fewer world sizes"
+        )
+        return told if late else ""
+
     @property
     def judged(self) -> Verdict:
         """The verdict, see `judge`."""

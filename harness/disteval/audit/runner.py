@@ -19,7 +19,8 @@ from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, 
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import KNOWN, Planted
-from disteval.audit.weights import Weights, explain, groups_of, measure
+from disteval.audit.shapes import Weights
+from disteval.audit.weights import explain, groups_of, measure
 from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
 from disteval.judging.report import replay
@@ -123,8 +124,10 @@ class Audit:
 
     def _takes_too_long(self, settings: Settings) -> bool:
         """Return whether to leave out the case of many batches, and say so."""
+        if settings.steps < MANY_STEPS or self.only:
+            return False
         expected = self._calls.expected_seconds(settings)
-        if settings.steps < MANY_STEPS or self.only or expected < _SECONDS_OF_MANY:
+        if expected < _SECONDS_OF_MANY:
             return False
         self.report.warnings.append(
             f"a call with {settings.steps} batches would take about {expected:.0f} s, so the case "
@@ -168,12 +171,7 @@ class Audit:
         report.warnings += self._notes.of_results()
         if not report.findings:
             report.warnings += self._notes.of_calls()
-            missing = "" if report.cases else _NO_CASE
-            if late := report.counts["out of time"]:
-                missing = (
-                    f"{late} of {len(report.cases)} cases could not be tried within "
-                    f"{self.seconds:g} s; allow more seconds, or try fewer world sizes"
-                )
+            missing = report.out_of_time(self.seconds) if report.cases else _NO_CASE
             report.reason = report.reason or self._notes.nothing_compared or missing
         if self.only and (missed := not_held(self.only, report.assumes)):
             report.warnings.append(f"the function assumes otherwise: {', and '.join(missed)}")
@@ -279,17 +277,18 @@ class Audit:
         fetched = [answer.fetched for answer in answers]
         named = [finding.name for finding in known]
         # Weights cost a call for each sample, so they are measured once for each name.
-        once = all(len(each) == 1 for each in fetches_of(fetched, settings.size))
+        was_dealt_once = all(len(each) == 1 for each in fetches_of(fetched, settings.size))
         # A sampler that repeats or drops samples explains no case in which each was dealt once.
-        more = self._misdealt & {*named} if once else set()
+        again = self._misdealt if was_dealt_once else set()
         unknown = [
             p
             for p in judgement.problems
-            if p.name not in named or p.kind != "weighted wrongly" or p.name in more
+            if p.name not in named or p.kind != "weighted wrongly" or p.name in again
         ]
         if any(fetched):
             names = {problem.name for problem in unknown}
-            self._misdealt = self._misdealt - names if once else self._misdealt | names
+            self._misdealt -= names
+            self._misdealt |= set() if was_dealt_once else names
         weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
         # A replay, which tries one case alone, may take its time.
         weights = measure(self._calls, settings, planted, weighed, hurry=not self.only)

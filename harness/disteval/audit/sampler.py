@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 from disteval.audit.case import Settings
 from disteval.audit.findings import Kind, LoopFinding, Report
-from disteval.audit.on_ranks import load
+from disteval.audit.on_ranks import load, name_of
 from disteval.errors import UsageError, describe_error
 from disteval.judging.report import replay
 
@@ -51,14 +51,14 @@ def audit_sampler(
     report = Report(sampler.name, "none")
     batches = BATCH_SIZES if "batch_size" in sampler.takes else (1,)
     cases = [Settings(*each) for each in product(SIZES, batches, sorted({*world_sizes}))]
-    begin, uneven = time.monotonic(), list[Settings]()
+    begin = time.monotonic()
     for settings in [only] if only else cases:
         late = time.monotonic() - begin > seconds
-        report.cases[settings] = "out of time" if late else sampler.judge(report, settings, uneven)
+        report.cases[settings] = "out of time" if late else sampler.judge(report, settings)
     report.seconds = time.monotonic() - begin
-    if left := report.counts["out of time"]:
-        report.reason = f"{left} of {len(report.cases)} cases could not be tried in {seconds:g} s"
-    if uneven:
+    if not report.findings:
+        report.reason = report.out_of_time(seconds)
+    if uneven := sampler.uneven:
         report.warnings.append(
             f"in {len(uneven)} cases ranks have unequally many batches, first in {uneven[0]}, so a "
             f"collective in each batch would make ranks wait for each other"
@@ -74,10 +74,11 @@ class _Sampler:
     Attributes:
         name: Its name.
         takes: Which of the optional parameters it has.
+        uneven: The cases in which ranks have unequally many batches.
     """
 
     def __init__(self, target: str | Callable[..., Any], seed: int) -> None:
-        self.name = target if isinstance(target, str) else target.__qualname__
+        self.name, self.uneven = name_of(target), list[Settings]()
         self._function: Callable[..., Any] = load(target)
         self._seed = seed
         try:
@@ -99,15 +100,15 @@ class _Sampler:
             given = self._function(settings.size, settings.world_size, rank, **options)
             if not isinstance(given, Iterable):
                 raise UsageError(f"{self.name} returned {given!r:.100} for rank {rank}; {_AS_TEXT}")
-            batches = [_indices(self.name, each) for each in islice(given, most + 1)]
-            if len(batches) > most:
+            batches = [_indices(self.name, each, most) for each in islice(given, most + 1)]
+            if len(batches) > most or any(len(batch) > most for batch in batches):
                 raise RuntimeError(
                     f"the indices of rank {rank} do not end: more than {most} of {settings.size}"
                 )
             found.append(batches)
         return found
 
-    def judge(self, report: Report, settings: Settings, uneven: list[Settings]) -> str:
+    def judge(self, report: Report, settings: Settings) -> str:
         """Judge one case, add what is wrong to the report, and return the outcome."""
         try:
             shares = self.shares(settings)
@@ -117,12 +118,11 @@ class _Sampler:
             self._add(report, settings, "crashes", f"it raised {describe_error(error)}")
             return "wrong"
         if len({*map(len, shares)}) > 1:
-            uneven.append(settings)
+            self.uneven.append(settings)
         ranks: dict[int, list[int]] = {}
         for rank, batches in enumerate(shares):
-            for batch in batches:
-                for index in batch:
-                    ranks.setdefault(index, []).append(rank)
+            for index in chain(*batches):
+                ranks.setdefault(index, []).append(rank)
         problems = list(_problems(settings.size, ranks))
         for kind, sentence in problems:
             self._add(report, settings, kind, sentence)
@@ -152,10 +152,10 @@ class _Sampler:
             )  # fmt: skip
 
 
-def _indices(name: str, given: Any) -> list[int]:
-    """Return an index, or a batch of them, as a list."""
+def _indices(name: str, given: Any, most: int) -> list[int]:
+    """Return an index, or a batch of them, as a list; of one that is longer, one more than most."""
     try:
-        items = [*given] if isinstance(given, Iterable) else [given]
+        items = [*islice(given, most + 1)] if isinstance(given, Iterable) else [given]
         return [each.__index__() for each in items]
     except (AttributeError, TypeError):
         raise UsageError(f"{name} gave {given!r:.100} as an index; {_AS_TEXT}") from None
@@ -173,12 +173,7 @@ def _problems(size: int, ranks: dict[int, list[int]]) -> Iterable[tuple[Kind, st
     elif repeated:
         sample = repeated[0]
         told = " and ".join(map(str, sorted({*ranks[sample]})))
-        yield (
-            "counted twice",
-            (
-                f"sample {sample} of {size} is dealt {len(ranks[sample])} times, to rank {told}; "
-                f"{times} indices are dealt in all{hint * as_many}"
-            ),
-        )
+        dealt = f"sample {sample} of {size} is dealt {len(ranks[sample])} times, to rank {told}"
+        yield "counted twice", f"{dealt}; {times} indices are dealt in all{hint * as_many}"
     if dropped:
         yield "dropped", f"sample {dropped[0]} of {size} is dealt to no rank{hint * as_many}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,8 @@ from disteval.audit.answers import Fetched
 from disteval.audit.case import Settings
 from disteval.audit.judge import show
 
-_TOLERANCE = 1e-3
+TOLERANCE = 1e-3
+"""Relative; a weight that is measured is that exact."""
 
 Weights = npt.NDArray[np.float64]
 
@@ -32,29 +34,36 @@ def shape_of(
     """
     times = measured / fair
     found = [
-        what for what, factor in _factors(settings) if np.allclose(times, factor, rtol=_TOLERANCE)
+        what for what, factor in _factors(settings) if np.allclose(times, factor, rtol=TOLERANCE)
     ]
-    if not found and np.allclose(times, times[0], rtol=_TOLERANCE):
+    if not found and np.allclose(times, times[0], rtol=TOLERANCE):
         return f"every sample counts {show(float(times[0]))} times, so the division is wrong"
     if not found:
         found = [
             what
             for what, groups in _means_of_means(settings, fetched)
-            if np.allclose(measured, _weights(fair, groups), rtol=_TOLERANCE)
+            if np.allclose(measured, _weights(fair, groups), rtol=TOLERANCE)
         ]
     return ", or ".join(found)
 
 
-def share_of(counted: Sequence[int], settings: Settings, fetched: Sequence[Fetched]) -> str:
-    """Return in words whose samples alone count, of those that do; nothing if that says little."""
-    parts, size = [[*each] for each in fetched if each], settings.batch_size
-    last = {sample for part in parts for sample in part[(len(part) - 1) // size * size :]}
+def share_of(counted: Set[int], settings: Settings, fetched: Sequence[Fetched]) -> str:
+    """Return in words which rank's samples, or which batches, are those that count.
+
+    Args:
+        counted: The samples that count.
+        settings: The case.
+        fetched: As of `shape_of`.
+
+    Returns:
+        Nothing if they are those of no rank alone, and not those of the last batches.
+    """
     found = [
         f"the samples of rank {rank} alone count"
         for rank, part in enumerate(fetched)
-        if settings.world_size > 1 and {*counted} == {*part} and part
+        if settings.world_size > 1 and part and counted == part.keys()
     ]
-    if counted and {*counted} == last:
+    if counted and counted == {s for batches in _batches(settings, fetched) for s in batches[-1]}:
         found.append("the last batch of each rank alone counts")
     return ", or ".join(found)
 
@@ -74,18 +83,26 @@ def _factors(settings: Settings) -> Iterator[tuple[str, float]]:
 
 def _means_of_means(settings: Settings, fetched: Sequence[Fetched]) -> Iterator[tuple[str, Groups]]:
     """Yield means of means, with the samples that each of these is taken of, and its weight."""
-    parts, size = [[*each] for each in fetched if each], settings.batch_size
-    batches = [[part[at : at + size] for at in range(0, len(part), size)] for part in parts]
-    count = sum(map(len, batches))
+    ranks = _batches(settings, fetched)
+    count = sum(map(len, ranks))
     yield (
         "it is the mean of the means of batches",
-        [(batch, 1 / count) for each in batches for batch in each],
+        [(batch, 1 / count) for batches in ranks for batch in batches],
     )
-    yield "it is the mean of the means of ranks", [(part, 1 / len(parts)) for part in parts]
+    yield (
+        "it is the mean of the means of ranks",
+        [([*chain(*batches)], 1 / len(ranks)) for batches in ranks],
+    )
     yield (
         "it is the mean over ranks of their means of batches",
-        [(batch, 1 / len(parts) / len(each)) for each in batches for batch in each],
+        [(batch, 1 / len(ranks) / len(batches)) for batches in ranks for batch in batches],
     )
+
+
+def _batches(settings: Settings, fetched: Sequence[Fetched]) -> list[list[list[int]]]:
+    """Return the batches of each rank that has any, as a loader makes them of what it fetches."""
+    size, parts = settings.batch_size, [[*each] for each in fetched if each]
+    return [[part[at : at + size] for at in range(0, len(part), size)] for part in parts]
 
 
 def _weights(fair: Weights, groups: Groups) -> Weights:

@@ -16,14 +16,13 @@ from disteval.audit.fetches import described, fetches_of
 from disteval.audit.findings import Kind
 from disteval.audit.judge import Judgement, Problem, show
 from disteval.audit.planted import Planted
-from disteval.audit.shapes import shape_of, share_of
+from disteval.audit.shapes import TOLERANCE, Weights, shape_of, share_of
 from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
 
 _MOST_GROUPS = 16
 _MOST_PROBES = 128  # each is a call; larger cases are told without weights
 _FEW_PROBES, _MOST_SECONDS = 20, 10.0  # more probes than that may not take longer
-_TOLERANCE = 1e-3
 _OTHERS = 4  # a class may be the same by chance
 _COARSE = 2.0**-7  # of bfloat16
 _ROUNDED = (
@@ -31,8 +30,6 @@ _ROUNDED = (
     "values are cut off, or what one sample counts depends on the others; return a number that is "
     "meant to be rounded as the array that it is, not as a Python float"
 )
-
-Weights = npt.NDArray[np.float64]
 
 _LOST = "its result was lost after that"
 _DIVISION = "the division is wrong"
@@ -160,7 +157,7 @@ def explain(
     if not (off > _COARSE * fair.max()).any():
         of_tokens = "; some tokens of a sample may also count otherwise than others" * by_tokens
         return problem._replace(sentence=f"{problem.sentence}; {_ROUNDED}{of_tokens}")
-    tolerance = max(_TOLERANCE, rounding)
+    tolerance = max(TOLERANCE, rounding)
     fetches = fetches_of(fetched, len(fair))
     noted = any(fetched)
     times = np.array([len(each) for each in fetches])
@@ -176,19 +173,19 @@ def explain(
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
         where = _LOST if fetches[sample] else ""
-        counting = [each for each in range(len(fair)) if each not in lost]
-        where = share_of(counting, settings, fetched) or where
         if where and _counts_otherwise(call, settings, planted, problem.name, sample):
             where = "where it holds something else, such as another label, it counts"
     elif problem.name == "sum" or not noted:
         repeated = _repeated(measured, fair, tolerance, absolute=problem.name == "sum")
         if len(repeated):
             kind, sample, where = "counted twice", int(repeated[0]), _REPEATEDLY
-    if where in (_DIVISION, _OF_TOKENS, _REPEATEDLY):
-        where = shape_of(measured, fair, settings, fetched) or where
     is_guessed = where in (_LOST, _DIVISION) and not rounding
     if is_guessed and not _adds_up(problem.name, found, planted, result.get(problem.name)):
         where = "what a sample counts depends on what the others hold"
+    elif where == _LOST:
+        where = share_of({*range(len(fair))} - {*lost.tolist()}, settings, fetched) or where
+    elif where in (_DIVISION, _OF_TOKENS, _REPEATEDLY):
+        where = shape_of(measured, fair, settings, fetched) or where
     return Problem(
         kind,
         problem.name,
@@ -205,7 +202,7 @@ def _adds_up(name: str, found: Measured, planted: Planted, value: Value | None) 
     if planted.tokens or not isinstance(value, float) or np.isnan([*found.weights, value]).any():
         return True
     parts = found.weights * (planted.right if name == "accuracy" else planted.values)
-    return bool(abs(parts.sum() - value) <= _TOLERANCE * max(abs(value), 1.0))
+    return bool(abs(parts.sum() - value) <= TOLERANCE * max(abs(value), 1.0))
 
 
 def _counts_otherwise(
