@@ -76,11 +76,11 @@ class _TorchDist(TensorBaseDistBackend["torch.Tensor"]):
         if self.rank < 0:
             raise UsageError("this process is not in the process group; only its members may call")
         group = dist.group.WORLD if self._process_group is None else self._process_group
-        found = _collectives.get(group)
-        if found is None:
+        collectives = _collectives.get(group)
+        if collectives is None:
             self._check_devices()
-            found = _collectives.setdefault(group, Collectives())
-        return found
+            collectives = _collectives.setdefault(group, Collectives())
+        return collectives
 
     def _to_tensor(self, data: Buffer, size: int) -> torch.Tensor:
         tensor = torch.empty(size, dtype=torch.uint8)

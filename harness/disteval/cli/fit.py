@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @option(
     "--resume", is_flag=False, flag_value="yes", type=click.Choice(["yes", "auto"]),
-    help="Go on from the last checkpoint; auto begins a training where there is none.",
+    help="Go on from the last checkpoint; with auto, start anew if there is none.",
     heading=RESULTS,
 )  # fmt: skip
 @JSON

@@ -68,9 +68,9 @@ def main(name: str, answer: str, start: bool) -> None:
     """Try a backend in this process, and write the `ProbeResult` to the file ``answer``."""
     # The doctor terminates this process by SIGINT, which shells ignore in background jobs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    trial = _try_here(name, start)
+    result = _try_here(name, start)
     draft = Path(answer).with_suffix(".draft")
-    draft.write_text(json.dumps(asdict(trial)))
+    draft.write_text(json.dumps(asdict(result)))
     draft.rename(answer)
 
 
@@ -81,9 +81,9 @@ def _try_here(name: str, start: bool) -> ProbeResult:
         return known
     if not get_backend_class(name).capabilities.multi_rank:
         return _try_ranks(known, 1)
-    trial = _try_ranks(known, 2)
+    result = _try_ranks(known, 2)
     # NCCL needs one GPU for each rank, and there may be only one.
-    return _try_ranks(known, 1) if trial.absent else trial
+    return _try_ranks(known, 1) if result.absent else result
 
 
 def _try_ranks(known: ProbeResult, size: int) -> ProbeResult:

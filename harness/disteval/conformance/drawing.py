@@ -117,21 +117,6 @@ def each(
             failures.append(error)
             raise
 
-    def how_often() -> str:
-        """Say how often an example fails that has failed once and passed once."""
-        for each in first.differences[:1]:
-            failed = 0
-            for _ in range(_REPEATS):
-                try:
-                    bench.expect(function, [each.trial])
-                except BrokenRuleError:
-                    failed += 1
-                except LostWorld:
-                    break
-            if failed:
-                return f"it fails at random: {failed} of {_REPEATS} times {DEPENDS}"
-        return f"it depends on the calls before, or on chance: it passed {DEPENDS}"
-
     try:
         _call(run, strategy, bench.examples, bench.random_seed)
     except LostWorld as error:
@@ -141,8 +126,26 @@ def each(
     except Flaky:  # an example failed once and passed once
         first = min(failures, key=lambda failure: len(failure.counterexample))
     if not first.doubt:
-        first.what += f"\n{how_often()}"
+        failed = _repeated(bench, function, first.differences[0].trial) if first.differences else 0
+        random = f"it fails at random: {failed} of {_REPEATS} times {DEPENDS}"
+        passed = f"it depends on the calls before, or on chance: it passed {DEPENDS}"
+        first.what += f"\n{random if failed else passed}"
     raise first
+
+
+def _repeated(
+    bench: Bench, function: Callable[[BaseDistBackend, Any], list[Any]], trial: Trial
+) -> int:
+    """Return how often an example fails that has failed once and passed once."""
+    failed = 0
+    for _ in range(_REPEATS):
+        try:
+            bench.expect(function, [trial])
+        except BrokenRuleError:
+            failed += 1
+        except LostWorld:  # the rest can't be tried
+            break
+    return failed
 
 
 @lru_cache(8)

@@ -89,14 +89,20 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     add_working_directory()
     # Under a launcher its rank 0 is this process, in which a library must not begin too early.
-    for name in config.getoption("backend") if _led(config).outer is None else ():
-        if ":" in name:
-            try:
-                get_backend_class(name)
-            except HarnessError as error:
-                _refuse(config, error)
+    if _led(config).outer is None:
+        _check_classes(config)
     named = [*config.getoption("backend"), *required()]
     config.pluginmanager.register(Summary(named, is_launched=_led(config).outer is not None))
+
+
+def _check_classes(config: pytest.Config) -> None:
+    """Refuse a command line that names a class, as module:Class, which can't be imported."""
+    try:
+        for name in config.getoption("backend"):
+            if ":" in name:
+                get_backend_class(name)
+    except HarnessError as error:
+        _refuse(config, error)
 
 
 def _led(config: pytest.Config) -> Led[JudgedWorld]:

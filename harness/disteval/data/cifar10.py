@@ -132,7 +132,7 @@ def _find_folder(root: Path) -> Path:
 
 
 def _find_files(root: Path) -> Path | None:
-    """Return the folder with the files, or None if there is none."""
+    """Return which folder has the files: one in ``root``, or ``root``; None if neither has any."""
     if (root / BINARY_FOLDER).is_dir():
         return root / BINARY_FOLDER
     names = _file_names("train") + _file_names("test")

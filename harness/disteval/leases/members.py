@@ -191,12 +191,10 @@ class Members:
             or (self.by_rank and self._expected is not None and known <= benched | gone)
         ):
             return self._reason(counts)
-        heard = [each.heard for each in self if each.is_there and each.failure is None]
-        if (
-            was_stopped
-            or may_come
-            or now - max([*heard, *self.coming.values()], default=-math.inf) <= self._timeout
-        ):
+        taking_leases = [each for each in self if each.is_there and each.failure is None]
+        heard = [*(each.heard for each in taking_leases), *self.coming.values()]
+        last_heard = max(heard, default=-math.inf)
+        if was_stopped or may_come or now - last_heard <= self._timeout:
             self._alive_at = now
         return self._reason(counts) if now - self._alive_at > self._timeout else None
 
