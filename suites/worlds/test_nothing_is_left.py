@@ -662,10 +662,11 @@ def test_a_world_starts_and_ends_where_there_is_no_proc(tmp_path: Path) -> None:
 
 
 OWN = """
+import os
 import pathlib
 import time
 import numpy as np
-from disteval import Task
+from disteval import BaseDistBackend, Task
 from disteval.metrics import Mean
 
 class Slow:
@@ -684,6 +685,19 @@ task = Task(
 def evaluate(case):
     pathlib.Path("begun").touch()
     time.sleep(1000)
+
+class Late(BaseDistBackend):
+    # Starts MPI on all ranks but one, for which the others wait.
+
+    launcher = "mpirun"
+    is_initialized = rank = world_size = all_gather_object = broadcast_object = None
+
+    def __new__(cls):
+        if os.environ.get("PMI_RANK") == "1":
+            time.sleep(1000)
+        from disteval_backends.mpi4py_dist import MPI4PyDist
+
+        return MPI4PyDist()
 """
 
 
@@ -697,7 +711,7 @@ def end_a_command(how: str, *words: str) -> None:
     )
     if how:
         assert wait_for(lambda: (folder / "begun").exists() or [*shared.iterdir()], SECONDS)
-        wait_for(lambda: not [*shared.iterdir()], 2)  # of MPICH, when all ranks have it
+        wait_for(lambda: not [*shared.iterdir()], 2)  # Python notes its semaphores a moment later
         command.send_signal(getattr(signal, how))
     _, told = command.communicate(timeout=2 * SECONDS)
     wait_for(lambda: not others(), SECONDS)
@@ -706,6 +720,7 @@ def end_a_command(how: str, *words: str) -> None:
 
 
 CHECK = ["check", "mpi4py", "--world-size=2", "--examples=2"]
+START = ["check", "own:Late", "--world-size=2"]
 WORKERS = ["eval", "own:task", "--world-size=2"]
 AUDIT = ["audit", "own:evaluate", "--backend=torch_cpu", "--world-size=2"]
 
@@ -715,6 +730,8 @@ AUDIT = ["audit", "own:evaluate", "--backend=torch_cpu", "--world-size=2"]
     [
         pytest.param("", 0, CHECK, marks=needs("mpi4py")),
         pytest.param("SIGINT", 130, CHECK, marks=needs("mpi4py")),
+        pytest.param("SIGINT", 130, START, marks=needs("mpi4py")),
+        pytest.param("SIGKILL", -signal.SIGKILL, START, marks=needs("mpi4py")),
         pytest.param("", 0, WORKERS, marks=needs("torch_cpu")),
         pytest.param("SIGINT", 130, WORKERS, marks=needs("torch_cpu")),
         pytest.param("SIGKILL", -signal.SIGKILL, WORKERS, marks=needs("torch_cpu")),

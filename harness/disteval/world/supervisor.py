@@ -101,6 +101,7 @@ class Helper:
         """Have no children yet, take those who lose their parents, and wake when one ends."""
         self._started: set[int] = set()
         self._rest, self._given = b"", list[int]()
+        self._shared: set[Path] = set()
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
             os.set_blocking(end, False)
@@ -290,6 +291,7 @@ class Helper:
         Returns:
             Whether none is left.
         """
+        self._find_shared_memory()
         for pid in self._started:
             _signal_group(pid, number)
         deadline = time.monotonic() + grace
@@ -303,6 +305,7 @@ class Helper:
         What ranks have started gets a moment to end by itself: `multiprocessing` has a process that
         ignores SIGTERM, and removes the semaphores of those that have ended.
         """
+        self._find_shared_memory()
         begin = time.monotonic()
         while self._reap() and (found := self._children()):
             passed = time.monotonic() - begin
@@ -313,18 +316,31 @@ class Helper:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL if own else signal.SIGTERM)
             self._wait(_LOOK_SECONDS)
+        while self._shared:
+            self._shared.pop().unlink(missing_ok=True)
         return True
+
+    def _find_shared_memory(self) -> None:
+        """Note the files of MPICH that ranks have open, which stay when MPI was still starting."""
+        if not (found := [*Path("/dev/shm").glob("mpich_*")]):  # noqa: S108
+            return
+        parents, below = _parents(), {os.getpid()}
+        while new := {pid for pid, parent in parents.items() if parent in below} - below:
+            below |= new
+        for process in [Path("/proc", str(pid)) for pid in below]:
+            with suppress(OSError):  # it has ended
+                opened = {str(fd.resolve()) for fd in [*(process / "fd").iterdir()]}
+                mapped = (process / "maps").read_text()
+                self._shared |= {
+                    path for path in found if str(path) in opened or f"{path}\n" in mapped
+                }
 
     def _children(self) -> set[int]:
         """Return the children of this process; those that it has started where it sees no other."""
         if not _sees_processes():
             return set(self._started)
-        own, found = str(os.getpid()).encode(), set()
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):  # it has ended
-                if stat.read_bytes().rpartition(b")")[2].split()[1] == own:
-                    found.add(int(stat.parent.name))
-        return found
+        own = os.getpid()
+        return {pid for pid, parent in _parents().items() if parent == own}
 
     def _reap(self) -> bool:
         """Take the statuses of children that have ended; return whether there are others."""
@@ -434,6 +450,15 @@ def _signal_group(group: int, number: int) -> None:
 def _sees_processes() -> bool:
     """Return whether there is a /proc, and not one of another pid namespace with other numbers."""
     return Path("/proc/self").resolve().name == str(os.getpid())
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of each process that this one sees."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            found[int(stat.parent.name)] = int(stat.read_bytes().rpartition(b")")[2].split()[1])
+    return found
 
 
 def _prctl(option: int, value: int | bytes) -> None:
