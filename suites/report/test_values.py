@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "mixed": ([np.float16(0.5), "words", True], [0.5, "words", True]),
     "complex": (complex(1, 2), "(1+2j)"),
     "texts": (np.array(["a", "b"]), ["a", "b"]),
-    "infinite": (np.array([np.nan, np.inf]), [None, None]),
+    "infinite": (np.array([np.nan, np.inf, -np.inf]), ["NaN", "Infinity", "-Infinity"]),
     "small": (SMALL, SMALL),
     "large": (np.zeros((60, 60)), np.zeros((60, 60)).tolist()),
     "long": (list(range(1000)), list(range(1000))),

@@ -96,7 +96,11 @@ def conduct(runs: Sequence[Run]) -> list[Fact]:
         "digest": [run.get("digest") or "" for run in runs],
         "model": [values.doubts(run) for run in runs],
         "duplicates dropped": [str(run["padded"]) for run in runs],
-        f"{speeds}/s": [f"{run[f'{speeds}_per_second']:.0f}" for run in runs],
+        f"{speeds}/s": [
+            # Of a run that found all samples stored, there is no speed.
+            f"{run[f'{speeds}_per_second']:.0f}" if run.get("stored") != run["evaluated"] else ""
+            for run in runs
+        ],
         "ranks": [str(run["world_size"]) for run in runs],
         "backend": [run["backend"] for run in runs],
         "device": [_device(run) for run in runs],

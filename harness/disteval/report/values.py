@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from itertools import islice
@@ -37,7 +38,8 @@ class Table(NamedTuple):
 def plain(value: Any) -> Any:
     """Convert a metric's result to values of JSON: dicts, lists, texts, numbers and null.
 
-    Arrays of every framework become lists. What has no form in JSON becomes its text.
+    Arrays of every framework become lists. What has no form in JSON becomes its text, as a number
+    that is not finite: ``NaN``, ``Infinity`` and ``-Infinity``.
     """
     if kind_of(value) != "numpy":
         try:
@@ -60,6 +62,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, str):
         return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     for kind in (bool, int, float):
         if isinstance(value, kind):
             return kind(value)
@@ -96,7 +100,7 @@ def matrices(metrics: Mapping[str, Any]) -> list[Table]:
 def text_of(value: Any) -> str:
     """Return a value as a person reads it; the report has all its digits."""
     if value is None:
-        return "not a finite number"
+        return "none"
     if isinstance(value, float):
         return f"{value:.6g}"
     if not isinstance(value, (dict, list)):
