@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from disteval import frames
 from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend, Rendezvous
-from disteval.errors import UsageError
+from disteval.errors import FrameError, UsageError
 from disteval.frames import ALIGNMENT, BLOCK_BYTES, Buffer, Call
 from disteval.traces.recorder import open_recorders
 from disteval.traces.this_rank import note_bytes
@@ -127,13 +127,13 @@ class BytesBaseDistBackend(BaseDistBackend):
         block, rest = frames.split(obj, call, self.rank)
         if open_recorders:
             note_bytes(BLOCK_BYTES + len(rest))
-        blocks = self._all_gather_bytes(block, [BLOCK_BYTES] * world_size)
+        blocks = self._gather_bytes(block, [BLOCK_BYTES] * world_size)
         objects = frames.decode_small(blocks, call)
         if objects is not None:
             return objects
         headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
         sizes = [header.rest for header in headers]
-        rests = self._all_gather_bytes(rest, sizes) if any(sizes) else [b""] * world_size
+        rests = self._gather_bytes(rest, sizes) if any(sizes) else [b""] * world_size
         received = zip(headers, blocks, rests, strict=True)
         return [frames.decode_parts(*parts, rank) for rank, parts in enumerate(received)]
 
@@ -151,14 +151,36 @@ class BytesBaseDistBackend(BaseDistBackend):
         mine, rest = frames.split(obj if own_rank == src else None, call, own_rank)
         # Gathered: so every rank, src too, learns of a rank that is in another collective. In a
         # library's own broadcast src would return, and the others would wait for ever.
-        blocks = self._all_gather_bytes(mine, [BLOCK_BYTES] * world_size)
+        blocks = self._gather_bytes(mine, [BLOCK_BYTES] * world_size)
         headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
         if open_recorders:
             note_bytes(BLOCK_BYTES + headers[src].rest)
         if size := headers[src].rest:
             sizes = [size if rank == src else 0 for rank in range(world_size)]
             rest = self._broadcast_bytes(rest, sizes, src)
+            if rest is None:
+                raise self._wrong("_broadcast_bytes", "None", f"the bytes of rank {src}")
         return frames.decode_parts(headers[src], blocks[src], rest, src)
+
+    def _gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
+        found = self._all_gather_bytes(mine, sizes)
+        return self._gathered("_all_gather_bytes", found, len(sizes))  # type: ignore[no-any-return]
+
+    def _gathered(self, method: str, found: Any, count: int) -> Any:
+        """Return what a method of the subclass has gathered, if that is an entry for each rank."""
+        if not hasattr(found, "__len__"):
+            what = "None" if found is None else f"a {type(found).__name__}"
+        elif len(found) != count:
+            what = f"{len(found)} entries"
+        elif lost := [rank for rank, entry in enumerate(found) if entry is None]:
+            what = f"None for ranks {lost}"
+        else:
+            return found
+        raise self._wrong(method, what, f"{count} entries, that of rank r at index r")
+
+    def _wrong(self, method: str, what: str, wanted: str) -> FrameError:
+        name = f"{type(self).__name__}.{method}"
+        return FrameError(f"{name} returned {what} on rank {self.rank}; it has to return {wanted}")
 
     def _check_src(self, src: int) -> None:
         if not is_count(src, 0, self.world_size - 1):
@@ -195,7 +217,8 @@ class TensorBaseDistBackend(BytesBaseDistBackend, Generic[Tensor]):
         return self._all_gather_tensor(tensor)[src]
 
     def _all_gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
-        gathered = self._all_gather_tensor(self._padded(mine, sizes))
+        found = self._all_gather_tensor(self._padded(mine, sizes))
+        gathered = self._gathered("_all_gather_tensor", found, len(sizes))
         return [
             memoryview(self._to_bytes(tensor))[:size]
             for tensor, size in zip(gathered, sizes, strict=True)
@@ -203,6 +226,8 @@ class TensorBaseDistBackend(BytesBaseDistBackend, Generic[Tensor]):
 
     def _broadcast_bytes(self, mine: Buffer, sizes: Sequence[int], src: int) -> Buffer:
         sent = self._broadcast_tensor(self._padded(mine, sizes), src)
+        if sent is None:
+            raise self._wrong("_broadcast_tensor", "None", f"the tensor of rank {src}")
         return memoryview(self._to_bytes(sent))[: sizes[src]]
 
     def _padded(self, data: Buffer, sizes: Sequence[int]) -> Tensor:
