@@ -1,18 +1,11 @@
 """Every sample is in exactly one shard, and padding is known for what it is."""
 
 from dataclasses import FrozenInstanceError
+from itertools import product, zip_longest
+from typing import Any
 
 import pytest
 from disteval import ShardPlan, UsageError
-from hypothesis import given
-from hypothesis import strategies as st
-
-sizes = st.integers(0, 60)
-worlds = st.integers(1, 9)
-
-
-def _plans(size: int, world: int, mode: str, pad: bool) -> list[ShardPlan]:
-    return [ShardPlan(size, world, rank, mode, pad) for rank in range(world)]
 
 
 def test_samples_are_dealt_one_by_one_and_not_repeated_unless_asked() -> None:
@@ -26,13 +19,17 @@ def test_a_plan_does_not_change_under_its_indices() -> None:
         ShardPlan(5, 3, 0).rank = 1  # type: ignore[misc]
 
 
-@given(sizes, worlds)
-def test_strided_is_what_torch_distributed_sampler_gives(size: int, world: int) -> None:
-    # DistributedSampler's rule: repeat the index list up to a multiple of the world, then stride.
-    total = -(-size // world) * world
-    wrapped = [i % size for i in range(total)] if size else []
-    for plan in _plans(size, world, "strided", pad=True):
-        assert plan.indices.tolist() == wrapped[plan.rank :: world]
+@pytest.mark.parametrize("mode", ["strided", "contiguous"])
+def test_shares_hold_each_sample_once_and_then_padding_which_begins_anew(mode: Any) -> None:
+    for size, world, pad in product(range(25), range(1, 10), (False, True)):
+        plans = [ShardPlan(size, world, rank, mode, pad) for rank in range(world)]
+        shares = [[*zip(plan.indices.tolist(), plan.is_padding, strict=True)] for plan in plans]
+        turns = zip_longest(*shares) if mode == "strided" else shares
+        dealt = [each for turn in turns for each in turn if each is not None]
+        lengths = [*map(len, plans)]
+        assert dealt == [(number % size, number >= size) for number in range(sum(lengths))]
+        assert max(lengths) - min(lengths) <= 1 - pad
+        assert sum(plan.num_samples for plan in plans) == size
 
 
 @pytest.mark.parametrize(

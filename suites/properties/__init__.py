@@ -3,6 +3,7 @@
 | file | promise |
 |---|---|
 | `test_round_trips.py` | a gather has each rank's object, to the last bit, and a broadcast src's |
+| `test_plan.py` | the plan deals each sample once, which is proved for all N, W and batch sizes |
 | `test_exactly_once.py` | each sample counts once, however it was dealt, or every rank names it |
 | `test_same_bits.py` | a metric has one result at every world size, batch size, order, schedule |
 | `test_padding.py` | padding never counts: that of shares, shapes, devices and torch's sampler |

@@ -14,32 +14,8 @@ from suites.helpers.needs import needs
 from suites.properties.cases import METRICS, MOST, SAMPLES, Model, Numbers, array, error_of
 from suites.properties.conftest import Each
 
-SIZES = st.integers(0, MOST)
 MODES = st.sampled_from(["strided", "contiguous"])
 IN_ORDER = ["accuracy", "AUROC", "confusion matrix", "entries", "mean", "regression"]
-
-
-def planned(backend: Any, drawn: tuple[int, Any, bool]) -> Any:
-    size, mode, pad = drawn
-    plan = ShardPlan(size, backend.world_size, backend.rank, mode, pad)
-    shares = backend.all_gather_object((plan.indices, plan.is_padding))
-    real = [index for ids, is_padding in shares for index in ids[~is_padding]]
-    lengths = [len(ids) for ids, _ in shares]
-    padded = [index for ids, is_padding in shares for index in ids[is_padding]]
-    first = [index % size for index in range(len(padded))]
-    last = all((np.diff(is_padding.astype(int)) >= 0).all() for _, is_padding in shares)
-    in_order = mode == "strided" or real == sorted(real)
-    even = max(lengths) - min(lengths) <= 1 - pad
-    return list(map(int, sorted(real))), even, sorted(padded) == first, bool(last), in_order
-
-
-def test_every_sample_is_in_one_share_and_padding_is_known(each: Each) -> None:
-    """Shares differ by one sample at most, and padded ones by none; padding comes last."""
-
-    def expected(drawn: tuple[int, Any, bool]) -> Any:
-        return list(range(drawn[0])), True, True, True, True
-
-    each(st.tuples(SIZES, MODES, st.booleans()), planned, expected)
 
 
 def collected(name: str, arrays: str, backend: Any, drawn: tuple[int, Any, int]) -> Any:

@@ -82,6 +82,17 @@ def filled_rows(count: int, batch_size: int, step: int) -> int:
     return min(batch_size, -(-count // step) * step)
 
 
+def batches_of(size: int, batch_size: int) -> int:
+    """Return how many batches of consecutive samples a data set has."""
+    return -(-size // batch_size)
+
+
+def ends_of(batch: int, batch_size: int, size: int) -> tuple[int, int]:
+    """Return the first sample of a batch of consecutive samples, and the one after its last."""
+    begin = batch * batch_size
+    return begin, min(begin + batch_size, size)
+
+
 class Plan:
     """The batches of a data set: consecutive samples, or those of like lengths by falling cost.
 
@@ -115,7 +126,8 @@ class Plan:
         self._size, self._batch_size, self._step = size, batch_size, step
         self._order: Indices | None = None  # None stands for that of the data set
         self._bounds: Indices | None = None
-        self._units: Indices | range = range(-(-size // batch_size))  # which batch each unit is
+        # Which batch each unit is.
+        self._units: Indices | range = range(batches_of(size, batch_size))
         if lengths is not None and by_length is not None:
             self._by_length(lengths, by_length, numbers)
         self._is_done: npt.NDArray[np.bool_] | None = None
@@ -130,8 +142,7 @@ class Plan:
         """Return one of the batches, whose samples may count on another rank alone."""
         batch = int(self._units[number])
         if self._order is None or self._bounds is None:
-            start = batch * self._batch_size
-            ids = np.arange(start, min(start + self._batch_size, self._size), dtype=np.int64)
+            ids = np.arange(*ends_of(batch, self._batch_size, self._size), dtype=np.int64)
         else:
             ids = self._order[self._bounds[batch] : self._bounds[batch + 1]]
         if self._is_done is not None:
