@@ -336,8 +336,7 @@ def peers(session: nox.Session) -> None:
     """Hold us against other libraries, and write the table of docs/performance.md."""
     session.install(
         ".[torch,mpi,jax,tensorflow]", TORCH, JAX, TENSORFLOW,
-        "torchmetrics", "torcheval", "accelerate", "mmeval==0.2.1", "onnx",
-        "onnxruntime",
+        "torchmetrics", "accelerate",
     )  # fmt: skip
     page = "--write=docs/performance.md"
     session.run("python", "-m", "suites.benchmarks.peers", page, *session.posargs)

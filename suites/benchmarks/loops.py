@@ -20,7 +20,6 @@ from disteval.metrics import Accuracy
 from disteval.models import default_weights
 from disteval.models.folding import fold_norms
 from disteval.models.preprocess import preprocess
-from disteval.models.resnet18 import BLOCKS
 from disteval.models.resnet18_torch import build, make_predict
 from disteval.models.resnet18_torch import preprocess as normalise
 from torch.utils.data import DataLoader, Dataset
@@ -43,9 +42,7 @@ def contestants(dataset: ArrayDataset) -> tuple[dict[str, Contestant], list[str]
             lambda: lambda: usual(dataset, model, BATCH_SIZE),
         ),
         "torchmetrics": ("torchmetrics", lambda: lambda: torchmetrics_loop(dataset, model)),
-        "torcheval": ("torcheval", lambda: lambda: torcheval_loop(dataset, model)),
         "accelerate": ("accelerate", lambda: lambda: accelerate_loop(dataset, model)),
-        "mmeval": ("mmeval", lambda: lambda: mmeval_loop(dataset, model)),
         "disteval, torch": ("torch", lambda: ours(dataset, make_predict(default_weights()))),
         "torch, forward passes alone": ("torch", lambda: bare(dataset, "torch", exact=True)),
         "torch, folded, forward passes alone": (
@@ -53,10 +50,6 @@ def contestants(dataset: ArrayDataset) -> tuple[dict[str, Contestant], list[str]
             lambda: partial(passes, dataset, convolved()),
         ),
         "torch, optimised, forward passes alone": ("torch", lambda: bare(dataset, "torch")),
-        "ONNX Runtime, forward passes alone": (
-            "onnxruntime",
-            lambda: partial(passes, dataset, onnx_runtime()),
-        ),
         "Keras evaluate": ("tensorflow", lambda: keras_loop(dataset)),
         "disteval, tensorflow": ("tensorflow", lambda: ours(dataset, predict_of("tensorflow"))),
         "tensorflow, forward passes alone": (
@@ -117,16 +110,6 @@ def torchmetrics_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
     return round(float(metric.compute()) * len(dataset))
 
 
-def torcheval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
-    """Evaluate by updating a metric with each batch."""
-    from torcheval.metrics import MulticlassAccuracy
-
-    metric = MulticlassAccuracy()
-    for scores, labels in _scored(dataset, model):
-        metric.update(scores, labels)
-    return round(float(metric.compute()) * len(dataset))
-
-
 def accelerate_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
     """Evaluate by gathering predictions and labels of each batch."""
     from accelerate import Accelerator
@@ -140,16 +123,6 @@ def accelerate_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
             predicted, labels = accelerator.gather_for_metrics((predicted, labels))
             right += int((predicted == labels).sum())
     return right
-
-
-def mmeval_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
-    """Evaluate by adding each batch to a metric."""
-    import mmeval
-
-    metric = mmeval.Accuracy()
-    for scores, labels in _scored(dataset, model):
-        metric.add(scores, labels)
-    return round(float(metric.compute()["top1"]) * len(dataset))
 
 
 def ours(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> Contestant:
@@ -197,51 +170,6 @@ def convolved() -> Callable[[Any], Any]:
         return model(batch.to(memory_format=torch.channels_last))
 
     return predict
-
-
-def onnx_runtime() -> Callable[[Any], Any]:
-    """Return the folded network in ONNX Runtime, with as many threads as torch has."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(
-        onnx_model(), options, providers=["CPUExecutionProvider"]
-    )
-    return lambda images: session.run(None, {"x": preprocess(images)})[0]
-
-
-def onnx_model() -> bytes:
-    """Return the folded network as ONNX; what ``torch.onnx`` needs to write it is not installed."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    weights = fold_norms(default_weights())
-    nodes: list[Any] = []
-
-    def add(kind: str, inputs: list[str], **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [f"{kind}{len(nodes)}"], **attributes))
-        return f"{kind}{len(nodes) - 1}"
-
-    def convolve(x: str, name: str, stride: int) -> str:
-        pads = [weights[f"{name}.weight"].shape[2] // 2] * 4
-        inputs = [x, f"{name}.weight", f"{name}.bias"]
-        return add("Conv", inputs, strides=[stride] * 2, pads=pads)
-
-    x = add("Relu", [convolve("x", "conv1", 2)])
-    x = add("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    for name, _, stride in BLOCKS:
-        short = f"{name}.downsample.0"
-        shortcut = convolve(x, short, stride) if f"{short}.weight" in weights else x
-        y = add("Relu", [convolve(x, f"{name}.conv1", stride)])
-        x = add("Relu", [add("Add", [convolve(y, f"{name}.conv2", 1), shortcut])])
-    x = add("Flatten", [add("GlobalAveragePool", [x])])
-    x = add("Gemm", [x, "fc.weight", "fc.bias"], transB=1)
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 32, 32])
-    made = helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", 10])
-    held = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "resnet18", [given], [made], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
 
 
 def keras_loop(dataset: ArrayDataset) -> Contestant:

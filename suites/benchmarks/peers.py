@@ -29,7 +29,7 @@ from suites.benchmarks.loops import BATCH_SIZE, Contestant, contestants, evaluat
 
 LIBRARIES = (
     "torch", "tensorflow-cpu", "jax", "flax", "mpi4py", "horovod", "numpy", "torchmetrics",
-    "torcheval", "accelerate", "mmeval", "onnxruntime",
+    "accelerate",
 )  # fmt: skip
 
 
