@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,26 @@ def wrong(kind: str, case: str) -> Callable[[Loop], Loop]:
         return loop
 
     return register
+
+
+def merged(merge: Callable[[Case, list[Path]], Any]) -> Callable[[Loop], Loop]:
+    """Make a loop a job that writes a part; the merge reads the parts of all jobs."""
+
+    def register(job: Loop) -> Loop:
+        job.merge = merge  # type: ignore[attr-defined]
+        return job
+
+    return register
+
+
+def write_part(case: Case, name: str, mode: str = "w") -> Path:
+    """Write a line for each sample of the job, with its id and whether its prediction is right."""
+    own = [case.dataset[i] for i in strided(case)]
+    path = case.folder / name
+    with path.open(mode) as file:
+        for sample, right in zip(own, rights(case, own), strict=True):
+            file.write(f"{sample['id']} {right}\n")
+    return path
 
 
 class JoinedOnce(World):

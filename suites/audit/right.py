@@ -20,9 +20,11 @@ from suites.audit.parts import (
     counted,
     divided,
     gathered,
+    merged,
     padded,
     rights,
     strided,
+    write_part,
 )
 
 Loop = Callable[[Case], Any]
@@ -213,6 +215,19 @@ def float32_sums(case: Case) -> Any:
     values = [s["value"] for b in batches(case, strided(case)) for s in b]
     pairs = gathered((np.float32(sum(values)), np.float32(len(values))))
     return {"mean": np.float32(sum(p[0] for p in pairs)) / np.float32(sum(p[1] for p in pairs))}
+
+
+def _merge_by_id(case: Case, paths: list[Path]) -> Any:
+    rows = [line.split() for path in paths for line in path.read_text().splitlines()]
+    found = {int(i): int(right) for i, right in rows}
+    if len(found) != len(case.dataset):
+        raise ValueError(f"the parts have {len(found)} of {len(case.dataset)} samples")
+    return {"accuracy": sum(found.values()) / len(found), "ids": [*found]}
+
+
+@merged(_merge_by_id)
+def jobs_that_write_parts(case: Case) -> Any:
+    return write_part(case, f"{case.rank}-{len(list(case.folder.iterdir()))}")
 
 
 RIGHT: list[Loop] = [

@@ -26,6 +26,10 @@ def returns_nothing(case): pass
 def returns_text(case): return "0.9"
 def returns_a_constant(case): return {"f1": 0.5}
 def is_never_a_number(case): return {"f1": float("nan")}
+def writes_no_part(case): return "part-0"
+def takes_no_parts(case): return "part-0"
+writes_no_part.merge = lambda case, paths: {"count": 0}
+takes_no_parts.merge = lambda case: {"count": 0}
 def raises(case): raise ValueError("no model")
 def lacks_a_library(case): import no_such_library
 def calls_sys_exit(case): sys.exit(3)
@@ -73,6 +77,8 @@ NOT_JUDGED = {
     "returns_text": "str",
     "returns_a_constant": "f1",
     "is_never_a_number": "f1",
+    "writes_no_part": "not the path of a file",
+    "takes_no_parts": "def merge(case, paths)",
     "raises": "ValueError: no model",
     "lacks_a_library": "no_such_library",
     "calls_sys_exit": "exit(3)",

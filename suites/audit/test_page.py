@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from disteval.audit import Audit, audit
+from disteval.audit import Audit, AuditError, audit
 
 from suites.audit.right import sums_of_integers
 from suites.docs.pages import blocks_of, text_of, write_files
@@ -29,6 +29,21 @@ def test_the_loops_of_the_page_get_the_verdicts_that_it_shows(
     monkeypatch.syspath_prepend(tmp_path)
     report = audit("my_repaired_eval:evaluate", world_sizes=(2,))
     assert report.verdict == "sound"
+
+
+def test_the_jobs_of_the_page_are_sound_only_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(PAGE, tmp_path)
+    source = (tmp_path / "my_jobs.py").read_text()
+    (tmp_path / "my_lax_jobs.py").write_text(re.sub(r"    if .*\n.*raise.*\n", "", source))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Audit("my_jobs:evaluate", (2,), "threads").run().verdict == "sound"
+    with pytest.raises(AuditError) as found:
+        audit("my_lax_jobs:evaluate", case="N=7,B=1,W=2,lost=0", backend="threads")
+    assert " ".join(found.value.report.findings[0].sentence.split()) in " ".join(
+        text_of(PAGE).split()
+    )
 
 
 def test_the_page_says_how_many_cases_are_tried() -> None:

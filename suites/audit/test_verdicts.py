@@ -68,11 +68,18 @@ def test_a_crash_of_the_first_case_is_a_finding(how: dict[str, Any]) -> None:
     assert "rank 0 raised" in report.findings[0].sentence
 
 
-def test_a_case_of_another_world_size_is_refused() -> None:
-    command = ["suites.audit.right:sums_of_integers", "--case", "N=3,B=1,W=3"]
-    found = invoke("audit", *command, "--world-size", "1,2")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--case=N=3,B=1,W=3", "--world-size=1,2"], ("3, and", "1, 2")),
+        (["--case=N=3,B=1,W=2,lost=2"], ("lost=2", "number of a job")),
+        (["--case=N=3,B=1,W=2,lost=1"], ("no merge", "leave lost=1 out")),
+    ],
+)
+def test_a_case_that_can_t_be_tried_is_refused(options: list[str], told: tuple[str, ...]) -> None:
+    found = invoke("audit", "suites.audit.right:sums_of_integers", "--backend=threads", *options)
     assert found.exit_code == 2
-    assert ("3, and" in found.output, "1, 2" in found.output) == (True, True), found.output
+    assert [part for part in told if part not in " ".join(found.output.split())] == []
 
 
 def unknown(case: Case) -> Any:
@@ -144,6 +151,18 @@ def test_another_defect_of_the_same_result_is_found() -> None:
 
     report = Audit(evaluate, (2,), backend="threads").run()
     assert [found.kind for found in report.findings] == ["counted twice", "dropped"]
+
+
+def test_parts_that_are_whole_once_they_have_a_name_are_not_truncated() -> None:
+    job: Any = WRONG["writes_line_by_line"][0]
+
+    def evaluate(case: Case) -> Any:
+        return job(case)
+
+    evaluate.merge, evaluate.assumes = job.merge, ("whole_parts",)  # type: ignore[attr-defined]
+    report = Audit(evaluate, (2,), backend="threads").run()
+    assert report.verdict == "sound"
+    assert {case.damage for case in report.cases} == {"", "lost", "repeated"}
 
 
 _called: list[int] = []
@@ -234,6 +253,8 @@ def test_the_cause_of_a_wrong_number_is_named(loop: Any, told: tuple[str, ...]) 
         ("reports_rank_0_alone", {"rank 0 alone"}),
         ("keeps_the_last_batch_alone", {"last batch"}),
         ("pads_and_averages_batches", {"dealt out more than once", "means of batches"}),
+        ("merges_the_parts_that_are_there", {"part of job 0 of 2 was lost", "lacks its last line"}),
+        ("appends_to_its_part", {"job 0 of 2 ran twice"}),
     ],
 )
 def test_mistakes_that_have_a_name_are_told_by_it_and_each_of_two(

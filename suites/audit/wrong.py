@@ -5,6 +5,7 @@ Each names the kind of finding and the smallest case that the audit must give fo
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from suites.audit.parts import (
     counted,
     divided,
     gathered,
+    merged,
     padded,
     predicted,
     rights,
     strided,
+    write_part,
     wrong,
 )
 
@@ -198,13 +201,6 @@ def fills_the_last_batch(case: Case) -> Any:
     own = strided(case)
     filled = own + own[-1:] * (-len(own) % case.batch_size)
     return {"count": sum(gathered(counted(case, filled)[1]))}
-
-
-@wrong("dropped", "N=1,B=1,W=2")
-def rank_0_evaluates_its_part_alone(case: Case) -> Any:
-    part = len(case.dataset) // case.world_size
-    own = range(case.rank * part, (case.rank + 1) * part)
-    return {"ids": [i for each in gathered(list(own)) for i in each]}
 
 
 @wrong("outputs in another order", "N=2,B=1,W=1")
@@ -396,19 +392,6 @@ def weighs_ranks_by_their_batches(case: Case) -> Any:
     return {"accuracy": divided(gathered((number * right / max(seen, 1), number)))}
 
 
-@wrong("dropped", "N=1,B=2,W=1")
-def skips_batches_that_raise(case: Case) -> Any:
-    found: list[int] = []
-    for batch in batches(case, strided(case)):
-        try:
-            x = np.concatenate([s["x"] for s in batch]).reshape(case.batch_size, 8)
-        except ValueError:
-            continue
-        labels = [s["label"] for s in batch]
-        found += (case.predict(x).argmax(axis=1) == labels).tolist()
-    return {"accuracy": divided(gathered((sum(found), len(found))))}
-
-
 @wrong("dropped", "N=2,B=1,W=1")
 def keeps_the_last_batch_alone(case: Case) -> Any:
     right = 0
@@ -447,12 +430,6 @@ def shuffles_outputs_but_not_ids(case: Case) -> Any:
     own = [predicted(case, [case.dataset[int(i)]])[0] for i in order[case.rank :: case.world_size]]
     ids = [i for part in gathered([s["id"] for [s] in batches_of_one(case)]) for i in part]
     return {"ids": ids, "outputs": [out for part in gathered(own) for out in part]}
-
-
-@wrong("dropped", "N=2,B=1,W=2")
-def sends_rank_0s_result_to_all(case: Case) -> Any:
-    found = divided([counted(case, strided(case))])
-    return {"accuracy": get_dist_backend().broadcast_object(found, src=0)}
 
 
 @wrong("weighted wrongly", "N=2,B=2,W=1,tokens")
@@ -558,3 +535,33 @@ def pads_and_averages_batches(case: Case) -> Any:
 def stops_after_fifty_batches(case: Case) -> Any:
     own = strided(case)[: 50 * case.batch_size]
     return {"accuracy": divided(gathered(counted(case, own)))}
+
+
+def merges_lines(case: Case, paths: list[Path]) -> Any:
+    rows = [line.split() for path in paths for line in path.read_text().splitlines()]
+    return {"accuracy": divided((int(right), 1) for _, right in rows)}
+
+
+def merges_a_part_of_each_job(case: Case, paths: list[Path]) -> Any:
+    jobs = {path.name.partition("-")[0] for path in paths}
+    if len(jobs) != case.world_size:
+        raise ValueError(f"there are parts of {len(jobs)} of {case.world_size} jobs")
+    return merges_lines(case, paths)
+
+
+@wrong("part lost", "N=7,B=1,W=2,lost=0")
+@merged(merges_lines)
+def merges_the_parts_that_are_there(case: Case) -> Any:
+    return write_part(case, str(case.rank))
+
+
+@wrong("part repeated", "N=7,B=1,W=2,repeated=0")
+@merged(merges_a_part_of_each_job)
+def appends_to_its_part(case: Case) -> Any:
+    return write_part(case, str(case.rank), "a")
+
+
+@wrong("part truncated", "N=7,B=1,W=2,shortened=0")
+@merged(merges_a_part_of_each_job)
+def writes_line_by_line(case: Case) -> Any:
+    return write_part(case, str(case.rank))

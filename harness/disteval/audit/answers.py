@@ -6,6 +6,7 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,9 @@ class Answer:
         refused: Why the result can't be judged; an empty text if it can.
         fetched: The fetches of each sample by this rank; see `disteval.audit.case.Fetches.take`.
         in_training: Whether the module of the case was called in training mode.
+        parts: The files that a job has written.
+        rounding: The relative error of the scores and losses that the rank computed.
+        failed: Whether the merge of damaged parts failed, as it should.
     """
 
     result: Result | None = None
@@ -52,6 +56,9 @@ class Answer:
     refused: str = ""
     fetched: Fetched = field(default_factory=dict)
     in_training: bool = False
+    parts: Sequence[Path] = ()
+    rounding: float = 0.0
+    failed: bool = False
 
 
 def read_result(returned: Any) -> tuple[Result | None, bool]:

@@ -36,6 +36,9 @@ class Settings:
         tokens: Whether samples have tokens.
         ids: Whether the ids of samples are other numbers than their positions.
         seed: The seed of shuffling, and of what is planted.
+        damage: What happens to a job or to the part that it writes, a key of
+            `disteval.audit.jobs.DAMAGES`; an empty text for nothing.
+        job: The number of that job.
     """
 
     size: int
@@ -46,6 +49,8 @@ class Settings:
     tokens: bool = False
     ids: bool = False
     seed: int = 0
+    damage: str = ""
+    job: int = 0
 
     @property
     def steps(self) -> int:
@@ -57,6 +62,7 @@ class Settings:
         words = [f"N={self.size}", f"B={self.batch_size}", f"W={self.world_size}"]
         words += [f"workers={self.num_workers}"] * (self.num_workers > 0)
         words += ["shuffle"] * self.shuffle + ["tokens"] * self.tokens + ["ids"] * self.ids
+        words += [f"{self.damage}={self.job}"] * bool(self.damage)
         words += [f"seed={self.seed}"] * (self.seed != 0)
         return ",".join(words)
 
@@ -156,9 +162,12 @@ class Case:
         seed: The seed of shuffling.
         rank: The rank of this process.
         world_size: The number of ranks.
+        folder: A folder that is empty when the function is called, and that all ranks share.
     """
 
-    def __init__(self, settings: Settings, planted: Planted, rank: int, fetches: Fetches) -> None:
+    def __init__(
+        self, settings: Settings, planted: Planted, rank: int, fetches: Fetches, folder: Path
+    ) -> None:
         self.dataset = Dataset(planted, fetches)
         self.batch_size = settings.batch_size
         self.num_workers = settings.num_workers
@@ -166,6 +175,7 @@ class Case:
         self.seed = settings.seed
         self.rank = rank
         self.world_size = settings.world_size
+        self.folder = folder
         self._has_tokens = settings.tokens
         self._rounding = 0.0
         self._modules: list[Any] = []

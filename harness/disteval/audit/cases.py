@@ -9,6 +9,7 @@ from itertools import product
 
 from disteval.arguments import did_you_mean
 from disteval.audit.case import Settings
+from disteval.audit.jobs import DAMAGES
 from disteval.errors import UsageError
 
 _SMALL_SIZES = range(1, 10)
@@ -39,6 +40,10 @@ ASSUMPTIONS: Mapping[str, tuple[str, Callable[[Settings], bool]]] = {
     "numbered": ("each sample's id is its position, from 0 up", lambda s: not s.ids),
     "no_workers": ("the loader has no workers", lambda s: s.num_workers == 0),
     "no_shuffle": ("the samples are not shuffled", lambda s: not s.shuffle),
+    "whole_parts": (
+        "a part is whole once it has its name",
+        lambda s: s.damage in ("", "lost", "repeated"),
+    ),
 }
 """What a function may assume: in words, and whether it holds in a case."""
 
@@ -64,13 +69,19 @@ def check_assumptions(names: object) -> tuple[str, ...]:
 
 
 def cases(
-    world_sizes: Sequence[int], assumes: Sequence[str] = (), *, tokens: bool = False, seed: int = 0
+    world_sizes: Sequence[int],
+    assumes: Sequence[str] = (),
+    *,
+    jobs: bool = False,
+    tokens: bool = False,
+    seed: int = 0,
 ) -> Iterator[Settings]:
     """Generate the cases of an audit that hold what the function assumes, the smallest first.
 
     Args:
         world_sizes: The world sizes to try.
         assumes: The names of the function's assumptions.
+        jobs: Whether each rank is a job that writes a part, which may be damaged.
         tokens: Whether samples have tokens.
         seed: The seed of the drawn cases and of what is planted.
     """
@@ -89,7 +100,7 @@ def cases(
     ]
     drawn = sorted(_drawn(world_sizes, seed), key=lambda s: s.size)
     fewest = min(world_sizes)
-    chosen = [*small, *_otherwise_read(small), *drawn, *many]
+    chosen = [*small, *_otherwise_read(small), *_damaged(world_sizes, jobs), *drawn, *many]
     chosen.append(Settings(MANY_STEPS * fewest, 1, fewest))
     if "numbered" in assumes:
         chosen = [replace(settings, ids=False) for settings in chosen]
@@ -125,6 +136,8 @@ def parse(text: str) -> Settings:
     """
     words = dict(part.strip().partition("=")[::2] for part in text.split(","))
     numbers = {"N": 1, "B": 1, "W": 1, "workers": 0, "seed": 0}
+    damage = next((word for word in words if word in DAMAGES), "")
+    numbers |= {damage: 0} if damage else {}
     unknown = [word for word in words if word not in (*numbers, "shuffle", "tokens", "ids")]
     try:
         if unknown or not {"N", "B", "W"} <= set(words):
@@ -132,10 +145,13 @@ def parse(text: str) -> Settings:
         found = {name: int(words[name]) for name in numbers if name in words}
         if any(value < numbers[name] for name, value in found.items()):
             raise ValueError
+        if found.get(damage, 0) >= found["W"]:
+            raise ValueError
     except ValueError:
         raise UsageError(
             f"--case {text!r:.100} names no case; write it as N=5,B=4,W=2, with workers=2, "
-            f"shuffle, tokens, ids or seed=1 behind that if needed"
+            f"shuffle, tokens, ids or seed=1 behind that if needed, and for jobs lost=0 or another "
+            f"of {', '.join(DAMAGES)}, with the number of a job"
         ) from None
     return Settings(
         found["N"],
@@ -146,6 +162,8 @@ def parse(text: str) -> Settings:
         "tokens" in words,
         "ids" in words,
         found.get("seed", 0),
+        damage,
+        found.get(damage, 0),
     )
 
 
@@ -156,6 +174,17 @@ def _otherwise_read(small: Sequence[Settings]) -> Iterator[Settings]:
     yield from (replace(s, shuffle=True) for s in some)
     yield from (replace(s, num_workers=2, ids=s.size > 5) for s in some if s.size > 4)
     yield from (replace(s, num_workers=2, shuffle=True, seed=1) for s in some if s.size in (5, 12))
+
+
+def _damaged(world_sizes: Sequence[int], jobs: bool) -> Iterator[Settings]:
+    """Return cases in which something happens to the first or the last of several jobs.
+
+    With a prime number of samples no part of them has the same accuracy as all.
+    """
+    for ranks, damage in product(sorted(world_sizes) if jobs else (), DAMAGES):
+        for size, job in product((7, 5 * ranks), (0, ranks - 1)):
+            if ranks > 1:
+                yield Settings(size, 1, ranks, damage=damage, job=job)
 
 
 def _drawn(world_sizes: Sequence[int], seed: int) -> Iterator[Settings]:

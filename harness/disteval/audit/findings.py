@@ -21,6 +21,9 @@ Kind = Literal[
     "differs from call to call",
     "differs from one rank",
     "counted alone",
+    "part lost",
+    "part repeated",
+    "part truncated",
     "hangs",
     "crashes",
 ]

@@ -7,7 +7,8 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from disteval.audit.answers import Answer, read_result, roundings_of
 from disteval.audit.case import Case, Fetches, Settings
 from disteval.audit.cases import check_assumptions
 from disteval.audit.guard import ExitError, guarded
+from disteval.audit.jobs import is_hit, parts_of, run_again
 from disteval.audit.planted import Planted
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, UsageError, describe_error
@@ -33,31 +35,41 @@ def name_of(target: Target) -> str:
     return f"{module}:{name}" if module and name else repr(target)
 
 
-def prepare(_: BaseDistBackend, given: tuple[Target, Mapping[str, str]]) -> tuple[str, ...]:
-    """Set the variables of a launcher, import the user's function, and return what it assumes.
+def prepare(
+    _: BaseDistBackend, given: tuple[Target, Mapping[str, str]]
+) -> tuple[tuple[str, ...], bool]:
+    """Set the variables of a launcher, and import the user's function.
+
+    Returns:
+        What it assumes, and whether it is a job that writes a part, and has a merge.
 
     Raises:
-        UsageError: There is no such function, or it takes no case.
+        UsageError: There is no such function, it takes no case, or its merge takes no paths.
     """
     target, variables = given
     os.environ.update(variables)
-    function = load(target)
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        raise UsageError(
-            f"{name_of(target)} can't be called with a case ({error}); it must take one argument, "
-            f"as in def evaluate(case)"
-        ) from None
-    except ValueError:  # a function of an extension module shows no signature
-        pass
+    function, name = load(target), name_of(target)
+    merge = getattr(function, "merge", None)
+    _check_call(function, f"{name} can't be called with a case", "def evaluate(case)", None)
+    if merge is not None:
+        what = f"the merge of {name} can't be called with a case and paths"
+        _check_call(merge, what, "def merge(case, paths)", None, None)
     called = [function, type(function).__call__]
     if any(inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) for f in called):
         raise UsageError(
-            f"{name_of(target)} returns a coroutine or a generator; it must return its result, as "
-            f"in def evaluate(case) with a return statement"
+            f"{name} returns a coroutine or a generator; it must return its result, as in "
+            f"def evaluate(case) with a return statement"
         )
-    return check_assumptions(getattr(function, "assumes", ()))
+    return check_assumptions(getattr(function, "assumes", ())), merge is not None
+
+
+def _check_call(function: Any, what: str, example: str, *arguments: None) -> None:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise UsageError(f"{what} ({error}); write it as {example}") from None
+    except ValueError:  # a function of an extension module shows no signature
+        pass
 
 
 def load(target: Target) -> Evaluate:
@@ -88,16 +100,18 @@ def load(target: Target) -> Evaluate:
 def call(backend: BaseDistBackend, given: tuple[Target, Settings, Planted, Path]) -> Answer:
     """Call the user's function with a case; the exception that it raises is raised here.
 
-    Ranks of this host note what they fetch in the world's folder.
+    A job writes its part. Ranks of this host note what they fetch in the world's folder, which has
+    the folder of the case.
     """
     target, settings, planted, folder = given
-    function = load(target)
-    fetches = Fetches(_file_of(folder, backend.rank))
-    case = Case(settings, planted, backend.rank, fetches)
+    function, rank = load(target), backend.rank
+    fetches = Fetches(_file_of(folder.parent, rank))
+    case = Case(settings, planted, rank, fetches, folder)
     joined, group = backend.is_initialized, _torch_group()
     try:
         with guarded():
             returned = function(case)
+        twice = run_again(function, case) if is_hit(settings, rank, "repeated") else []
     finally:
         fetched = fetches.take()
     left = joined and not backend.is_initialized
@@ -106,12 +120,53 @@ def call(backend: BaseDistBackend, given: tuple[Target, Settings, Planted, Path]
             "the function left the process group in which it was called, or began another one; "
             "leave the group alone"
         )
+    answer = Answer(fetched=fetched, in_training=case.in_training, rounding=case.rounding)
+    if not hasattr(function, "merge"):
+        return _answered(answer, returned)
+    try:
+        return replace(answer, parts=parts_of([returned, *twice], settings, rank))
+    except UsageError as error:
+        return replace(answer, refused=str(error))
+
+
+def merge(
+    backend: BaseDistBackend, given: tuple[Target, Settings, Planted, Path, Sequence[Answer]]
+) -> Answer:
+    """Merge the parts of all jobs on rank 0, and return the answer of this rank.
+
+    Where a job was damaged, the merge should fail; returning None is as good.
+    """
+    target, settings, planted, folder, answers = given
+    answer = answers[backend.rank]
+    if backend.rank > 0:
+        return answer
+    function: Any = load(target)
+    fetches = Fetches(_file_of(folder.parent, 0))
+    case = Case(settings, planted, 0, fetches, folder)
+    parts = [part for each in answers for part in each.parts]
+    try:
+        with guarded():
+            returned = function.merge(case, parts)
+    except Exception:
+        if not settings.damage:
+            raise
+        returned = None
+    finally:
+        fetches.take()
+    if settings.damage and returned is None:
+        return replace(answer, failed=True)
+    rounding = max([case.rounding, *(each.rounding for each in answers)])
+    return _answered(replace(answer, rounding=rounding), returned)
+
+
+def _answered(answer: Answer, returned: Any) -> Answer:
+    """Return an answer with the result that was returned, or why it can't be judged."""
     try:
         result, ordered = read_result(returned)
     except UsageError as error:
-        return Answer(refused=str(error), fetched=fetched)
-    roundings = roundings_of(returned, case.rounding)
-    return Answer(result, ordered, roundings, "", fetched, case.in_training)
+        return replace(answer, refused=str(error))
+    roundings = roundings_of(returned, answer.rounding)
+    return replace(answer, result=result, ordered=ordered, roundings=roundings)
 
 
 def _torch_group() -> Any:

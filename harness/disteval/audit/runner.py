@@ -15,6 +15,7 @@ from disteval.audit.case import Settings
 from disteval.audit.cases import MANY_STEPS, cases, in_steps, not_held
 from disteval.audit.fetches import dealt, fetches_of
 from disteval.audit.findings import DEFAULT_TIMEOUT, LoopFinding, Report
+from disteval.audit.jobs import told
 from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
@@ -22,7 +23,7 @@ from disteval.audit.planted import KNOWN, Planted
 from disteval.audit.shapes import Weights
 from disteval.audit.weights import explain, groups_of, measure
 from disteval.audit.worlds import Calls
-from disteval.errors import WorldError
+from disteval.errors import UsageError, WorldError
 from disteval.judging.report import replay
 from disteval.judging.retry import Try, doubt, settle
 from disteval.text import with_sections
@@ -93,7 +94,13 @@ class Audit:
             self._calls.session.world(self.only.world_size if self.only else min(self.world_sizes))
             report.assumes = self._calls.assumes
             sizes = sorted({*self.world_sizes})
-            chosen = cases(sizes, report.assumes, tokens=self.tokens, seed=self.seed)
+            jobs = self._calls.has_merge
+            if self.only and self.only.damage and not jobs:
+                raise UsageError(
+                    f"the case {self.only} is one of jobs that write parts, and {report.target} "
+                    f"has no merge of parts; leave {self.only.damage}={self.only.job} out"
+                )
+            chosen = cases(sizes, report.assumes, jobs=jobs, tokens=self.tokens, seed=self.seed)
             steps = in_steps([self.only] if self.only else chosen)
             for done, (settings, again) in enumerate(steps):
                 if again and report.cases.get(settings) != "right":
@@ -206,10 +213,15 @@ class Audit:
             answers = self._calls(settings, planted)
         except WorldError as error:
             return self._broken(settings, planted, error, was_fresh), judgement
+        if any(answer.failed for answer in answers):
+            return "right", judgement
         judgement = judge(planted, answers, self._reference(settings, planted, answers))
         if judgement.refused:
             self.report.reason = f"{judgement.refused} (in the case {settings})"
             return "skipped", judgement
+        if judgement.problems and settings.damage:
+            self._add(told(judgement.problems[0], settings), settings)
+            return "wrong", judgement
         if judgement.problems:
             self._explain(settings, planted, judgement, answers, was_fresh)
             return "wrong", judgement
@@ -243,7 +255,7 @@ class Audit:
         if planted not in self._references:
             alone = replace(
                 settings, world_size=1, batch_size=max(settings.size, 1), num_workers=0,
-                shuffle=False,
+                shuffle=False, damage="",
             )  # fmt: skip
             try:
                 answers = self._calls(alone, planted)

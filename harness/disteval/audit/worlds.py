@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from disteval.audit.answers import Answer
 from disteval.audit.case import Settings
-from disteval.audit.on_ranks import Target, call, prepare
+from disteval.audit.on_ranks import Target, call, merge, prepare
 from disteval.audit.planted import Planted
 from disteval.errors import UsageError, WorldError, describe_error
 from disteval.judging.session import Session
@@ -93,6 +95,7 @@ class Calls:
         limits: The time limits of calls.
         session: The worlds.
         assumes: What the function assumes, once it was imported.
+        has_merge: Whether it is a job that writes a part, once it was imported.
     """
 
     target: Target
@@ -103,7 +106,7 @@ class Calls:
     trace: TraceFolder | None = None
 
     def __post_init__(self) -> None:
-        self.limits, self.assumes = Limits(self.timeout), ()
+        self.limits, self.assumes, self.has_merge = Limits(self.timeout), (), False
         self.session: Session[World] = Session(
             self.backend, World, launcher=self.launcher, timeout=max(self.timeout, 20.0),
             trace=self.trace, led=self.led, prepare=self._prepare,
@@ -125,10 +128,13 @@ class Calls:
         world, fresh = self.session.world(size), self.is_fresh(size)
         self._called.add(size)
         each = [planted] * size if isinstance(planted, Planted) else planted
-        calls = [(self.target, settings, one, world.folder) for one in each]
-        begin = time.monotonic()
+        begin, limit = time.monotonic(), self.limits.of(fresh)
         try:
-            found = world.run(call, *calls, timeout=self.limits.of(fresh))
+            with TemporaryDirectory(dir=world.folder, ignore_cleanup_errors=True) as folder:
+                calls = [(self.target, settings, one, Path(folder)) for one in each]
+                found = world.run(call, *calls, timeout=limit)
+                if self.has_merge and not any(answer.refused for answer in found):
+                    found = world.run(merge, *[(*one, found) for one in calls], timeout=limit)
         except WorldError:
             # After an error in the middle of a loop, a rank may hold what disturbs the next call.
             self.renew(size)
@@ -172,7 +178,8 @@ class Calls:
         size, port = world.world_size, _free_port() if self.as_torchrun else ""
         of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
         given = [(self.target, variables) for variables in of_rank]
-        self.assumes = world.run(prepare, *given, timeout=max(self.timeout, 60.0))[0]
+        found = world.run(prepare, *given, timeout=max(self.timeout, 60.0))
+        self.assumes, self.has_merge = found[0]
         self._called.discard(size)
 
 

@@ -40,7 +40,7 @@ def verdict_of(run: dict[str, Any]) -> Verdict:
 
 def matrix_of(run: dict[str, Any]) -> CaseTable:
     """Return the matrix of the report of an audit."""
-    otherwise = ("num_workers", "shuffle", "ids")
+    otherwise = ("num_workers", "shuffle", "ids", "damage")
     plain = [case for case in run["cases"] if not any(case[name] for name in otherwise)]
     pairs = [(case["world_size"], case["batch_size"]) for case in plain]
     counts = Counter(pairs)
