@@ -322,7 +322,8 @@ class Helper:
 
     def _find_shared_memory(self) -> None:
         """Note the files of MPICH that ranks have open, which stay when MPI was still starting."""
-        if not (found := [*Path("/dev/shm").glob("mpich_*")]):  # noqa: S108
+        found = [*Path("/dev/shm").glob("mpich_*")]  # noqa: S108
+        if not (found and self._reap()):
             return
         parents, below = _parents(), {os.getpid()}
         while new := {pid for pid, parent in parents.items() if parent in below} - below:
@@ -344,11 +345,11 @@ class Helper:
 
     def _reap(self) -> bool:
         """Take the statuses of children that have ended; return whether there are others."""
-        lost = False
+        failed = False
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
-                lost = True
+                failed |= status != 0
                 if pid in self._started:
                     self._started.discard(pid)
                     if not _sees_processes():  # what it has started is not found otherwise
@@ -360,7 +361,7 @@ class Helper:
                         self.tell(0, pid, os.waitstatus_to_exitcode(status))
         except ChildProcessError:
             return False
-        if lost and not self._supervises:  # what a supervisor has left that was killed
+        if failed and not self._supervises:  # what a supervisor has left
             for pid in self._children() - self._started:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
@@ -455,9 +456,9 @@ def _sees_processes() -> bool:
 def _parents() -> dict[int, int]:
     """Return the parent of each process that this one sees."""
     found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            found[int(stat.parent.name)] = int(stat.read_bytes().rpartition(b")")[2].split()[1])
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - quicker
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123
+            found[int(name)] = int(stat.read().rpartition(b")")[2].split()[1])
     return found
 
 
