@@ -84,6 +84,14 @@ def pytest_collection_modifyitems(
     items.sort(key=lambda item: "worlds" in getattr(item, "fixturenames", ()))
 
 
+def pytest_sessionstart() -> None:
+    """Have commands print wide and without colours, whether they run in this process or another.
+
+    Ranks are forked off processes that were started with the same environment, and are kept.
+    """
+    os.environ |= {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many tests were left out, and write which took longest where noxfile.py says."""
     if left_out := terminalreporter.config.stash.get(_LEFT_OUT, ""):

@@ -18,8 +18,6 @@ from disteval.cli.terminal import Commands
 COMMANDS = main.list_commands(click.Context(main))
 """The names of all sub-commands."""
 
-PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-
 _OLDER = "mix_stderr" in signature(CliRunner).parameters
 APART: dict[str, Any] = {"mix_stderr": False} if _OLDER else {}
 """Keeps standard error apart, as click does from 8.2 on without being asked."""
@@ -27,7 +25,7 @@ APART: dict[str, Any] = {"mix_stderr": False} if _OLDER else {}
 
 def invoke(*words: str, group: click.Group = main, **variables: str | None) -> Result:
     """Run ``disteval`` with these words, and with these environment variables beside its own."""
-    return CliRunner(env=PLAIN | variables, **APART).invoke(group, words, prog_name="disteval")
+    return CliRunner(env=variables, **APART).invoke(group, words, prog_name="disteval")
 
 
 def disteval(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
