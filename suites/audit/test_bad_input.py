@@ -30,6 +30,9 @@ def writes_no_part(case): return "part-0"
 def takes_no_parts(case): return "part-0"
 writes_no_part.merge = lambda case, paths: {"count": 0}
 takes_no_parts.merge = lambda case: {"count": 0}
+def logs_another_loss(case):
+    case.logged("loss", 1.5)
+    return {"loss": 2.5}
 def raises(case): raise ValueError("no model")
 def lacks_a_library(case): import no_such_library
 def calls_sys_exit(case): sys.exit(3)
@@ -79,6 +82,7 @@ NOT_JUDGED = {
     "is_never_a_number": "f1",
     "writes_no_part": "not the path of a file",
     "takes_no_parts": "def merge(case, paths)",
+    "logs_another_loss": "logged as 1.5 and returned as 2.5",
     "raises": "ValueError: no model",
     "lacks_a_library": "no_such_library",
     "calls_sys_exit": "exit(3)",

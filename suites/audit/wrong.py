@@ -188,14 +188,6 @@ def weighs_the_first_sample_double(case: Case) -> Any:
     return {"mean": float(total / (seen + 1))}
 
 
-@wrong("dropped", "N=2,B=1,W=2")
-def keeps_one_result_a_batch_number(case: Case) -> Any:
-    results: dict[int, int] = {}
-    for part in gathered(list(enumerate(rights(case, [case.dataset[i] for i in strided(case)])))):
-        results.update(dict(part))
-    return {"accuracy": sum(results.values()) / len(case.dataset)}
-
-
 @wrong("counted twice", "N=1,B=2,W=1")
 def fills_the_last_batch(case: Case) -> Any:
     own = strided(case)
@@ -208,13 +200,6 @@ def sorts_by_score(case: Case) -> Any:
     own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
     parts = [pair for part in gathered(own) for pair in part]
     return {"outputs": [out for _, out in sorted(parts, key=lambda p: p[1])], "ordered": True}
-
-
-@wrong("outputs of other samples", "N=2,B=1,W=2")
-def returns_rank_0s_outputs_for_all(case: Case) -> Any:
-    own = [int(case.predict(s["x"][None]).argmax()) for [s] in batches_of_one(case)]
-    first = get_dist_backend().broadcast_object(own, src=0)
-    return {"outputs": (first * case.world_size)[: len(case.dataset)]}
 
 
 @wrong("dropped", "N=2,B=1,W=1")
@@ -409,13 +394,6 @@ def squeezes_a_batch_of_one(case: Case) -> Any:
     return {"outputs": [out for part in gathered(found) for out in part]}
 
 
-@wrong("crashes", "N=1,B=1,W=2")
-def splits_the_batch_among_ranks(case: Case) -> Any:
-    each = case.batch_size // case.world_size
-    seen = sum(len(strided(case)[i : i + each]) for i in range(0, len(strided(case)), each))
-    return {"count": sum(gathered(seen))}
-
-
 @wrong("differs from one rank", "N=3,B=1,W=2")
 def averages_the_ranks_medians(case: Case) -> Any:
     own = [float(s["value"]) for [s] in batches_of_one(case)]
@@ -450,16 +428,6 @@ def averages_the_losses_of_batches(case: Case) -> Any:
         for batch in batches(case, strided(case))
     ]
     return {"loss": divided(gathered((float(sum(means)), len(means))))}
-
-
-@wrong("dropped", "N=5,B=1,W=1")
-def takes_label_0_for_no_label(case: Case) -> Any:
-    own = [
-        int(case.predict(s["x"][None]).argmax()) == s["label"]
-        for [s] in batches_of_one(case)
-        if s["label"]
-    ]
-    return {"accuracy": divided(gathered((sum(own), len(own))))}
 
 
 @wrong("dropped", "N=6,B=1,W=1")
@@ -565,3 +533,18 @@ def appends_to_its_part(case: Case) -> Any:
 @merged(merges_a_part_of_each_job)
 def writes_line_by_line(case: Case) -> Any:
     return write_part(case, str(case.rank))
+
+
+@wrong("weighted wrongly", "N=3,B=2,W=1")
+def logs_the_mean_of_the_means_of_batches(case: Case) -> Any:
+    means = [float(np.mean([s["value"] for s in b])) for b in batches(case, strided(case))]
+    loss = divided(gathered((sum(means), len(means))))
+    if case.rank == 0:
+        case.logged("loss", loss)
+
+
+@wrong("ranks disagree", "N=1,B=1,W=2")
+def logs_a_loss_of_its_own_on_each_rank(case: Case) -> Any:
+    own = [float(s["value"]) for [s] in batches_of_one(case)]
+    case.logged("loss", sum(own) / max(len(own), 1))
+    return {"count": len(case.dataset)} if case.rank == 0 else None

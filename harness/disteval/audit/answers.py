@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class Answer:
 
     Attributes:
         result: The numbers by name; None if the rank returned None.
+        logged: The numbers that were logged on this rank, by name.
         ordered: Whether the outputs are promised to be in the order of the data set.
         roundings: The relative errors that numbers may have which were computed with fewer bits
             than float32 has, by name.
@@ -59,6 +60,7 @@ class Answer:
     parts: Sequence[Path] = ()
     rounding: float = 0.0
     failed: bool = False
+    logged: Result = field(default_factory=dict)
 
 
 def read_result(returned: Any) -> tuple[Result | None, bool]:
@@ -85,6 +87,21 @@ def read_result(returned: Any) -> tuple[Result | None, bool]:
         if name == "outputs" and len(shape_of(value)) == 2:
             found[SCORES] = _ranges(to_numpy(value))
     return found, bool(ordered)
+
+
+def with_logged(answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers with what was logged among the results; trainers log on some ranks alone.
+
+    A rank that logged and returned nothing is taken to have returned what the first one did.
+    """
+    returned = next((a.result for a in answers if a.result is not None), {})
+    logged = {name: v for answer in reversed(answers) for name, v in answer.logged.items()}
+    return [
+        answer
+        if answer.result is None and not answer.logged
+        else replace(answer, result=logged | answer.logged | (answer.result or returned))
+        for answer in answers
+    ]
 
 
 def rounding_of(value: Any) -> float:

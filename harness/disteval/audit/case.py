@@ -178,6 +178,7 @@ class Case:
         self.folder = folder
         self._has_tokens = settings.tokens
         self._rounding = 0.0
+        self._logs: dict[str, Any] = {}
         self._modules: list[Any] = []
 
     def stream(self, sized: bool = False) -> Any:
@@ -241,6 +242,22 @@ class Case:
         if kind_of(tokens) == "tensorflow":
             return sys.modules["tensorflow"].cast(tokens, "float32")
         return tokens.astype("float32")
+
+    def logged(self, name: str, value: Any) -> None:
+        """Note a result that a trainer logs instead of returning it, as if it were returned.
+
+        Call it in the trainer's callback or logger, on one rank or on all. The last value counts.
+
+        Args:
+            name: The name of the result, such as ``loss``, whatever the trainer calls it.
+            value: A number, as a result has it.
+        """
+        self._logs[name] = value
+
+    @property
+    def logs(self) -> Mapping[str, Any]:
+        """The results that were logged, by name."""
+        return self._logs
 
     def module(self) -> Any:
         """Return a ``torch.nn.Module`` with one parameter that computes scores and losses.

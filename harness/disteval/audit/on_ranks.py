@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from disteval.arguments import check_function
-from disteval.audit.answers import Answer, read_result, roundings_of
+from disteval.audit.answers import Answer, is_close, read_result, roundings_of
 from disteval.audit.case import Case, Fetches, Settings
 from disteval.audit.cases import check_assumptions
 from disteval.audit.guard import ExitError, guarded
 from disteval.audit.jobs import is_hit, parts_of, run_again
+from disteval.audit.judge import show
 from disteval.audit.planted import Planted
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, UsageError, describe_error
@@ -122,7 +123,7 @@ def call(backend: BaseDistBackend, given: tuple[Target, Settings, Planted, Path]
         )
     answer = Answer(fetched=fetched, in_training=case.in_training, rounding=case.rounding)
     if not hasattr(function, "merge"):
-        return _answered(answer, returned)
+        return _answered(answer, returned, case)
     try:
         return replace(answer, parts=parts_of([returned, *twice], settings, rank))
     except UsageError as error:
@@ -156,17 +157,23 @@ def merge(
     if settings.damage and returned is None:
         return replace(answer, failed=True)
     rounding = max([case.rounding, *(each.rounding for each in answers)])
-    return _answered(replace(answer, rounding=rounding), returned)
+    return _answered(replace(answer, rounding=rounding), returned, case)
 
 
-def _answered(answer: Answer, returned: Any) -> Answer:
-    """Return an answer with the result that was returned, or why it can't be judged."""
+def _answered(answer: Answer, returned: Any, case: Case) -> Answer:
+    """Return an answer with what was returned and logged, or why it can't be judged."""
     try:
         result, ordered = read_result(returned)
+        logged = read_result(case.logs or None)[0] or {}
     except UsageError as error:
         return replace(answer, refused=str(error))
-    roundings = roundings_of(returned, answer.rounding)
-    return replace(answer, result=result, ordered=ordered, roundings=roundings)
+    roundings = roundings_of(case.logs, answer.rounding) | roundings_of(returned, answer.rounding)
+    for name, value in logged.items():
+        other = (result or {}).get(name, value)
+        if not is_close(value, other, roundings.get(name, 0.0)):
+            told = f"{name} is logged as {show(value)} and returned as {show(other)}"
+            return replace(answer, refused=f"{told}; give them different names, or one of them")
+    return replace(answer, result=result, logged=logged, ordered=ordered, roundings=roundings)
 
 
 def _torch_group() -> Any:

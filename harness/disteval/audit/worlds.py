@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from disteval.audit.answers import Answer
+from disteval.audit.answers import Answer, with_logged
 from disteval.audit.case import Settings
 from disteval.audit.on_ranks import Target, call, merge, prepare
 from disteval.audit.planted import Planted
@@ -142,7 +142,7 @@ class Calls:
         seconds = time.monotonic() - begin
         self.limits.note(fresh, seconds)
         self._took[settings.steps] = min(seconds, self._took.get(settings.steps, seconds))
-        return found
+        return with_logged(found)
 
     def expected_seconds(self, settings: Settings) -> float:
         """Return how long a call may take that has more batches than those so far."""
