@@ -69,7 +69,7 @@ def parts_of(returned: Sequence[Any], settings: Settings, rank: int) -> list[Pat
         lines, characters = data.rstrip(b"\n").rfind(b"\n") + 1, len(data.rstrip()) - 1
         kept = {"shortened": lines, "cut": max(characters, 0), "emptied": 0}
         parts[0].write_bytes(data[: kept[settings.damage]])
-    return list(dict.fromkeys(parts))
+    return parts
 
 
 def told(problem: Problem, settings: Settings) -> Problem:

@@ -144,10 +144,10 @@ def merge(
     function: Any = load(target)
     fetches = Fetches(_file_of(folder.parent, 0))
     case = Case(settings, planted, 0, fetches, folder)
-    parts = [part for each in answers for part in each.parts]
+    parts = dict.fromkeys(part for each in answers for part in each.parts)
     try:
         with guarded():
-            returned = function.merge(case, parts)
+            returned = function.merge(case, list(parts))
     except Exception:
         if not settings.damage:
             raise
