@@ -32,6 +32,7 @@ class Bench:
         examples: The number of drawn examples for each rule.
         random_seed: The seed of drawing.
         sizes: All world sizes of the check, where they are known.
+        patience: How many times as long as it should take a wait may take.
         own: The world of these ranks; None stands for the session's present one.
         cls: The backend's class.
         ran: The number of examples tried so far.
@@ -45,6 +46,7 @@ class Bench:
     random_seed: int = 0
     _: KW_ONLY
     sizes: Sequence[int] = ()
+    patience: float = 1.0
     own: JudgedWorld | None = None
     cls: type[BaseDistBackend] = field(init=False)
     ran: int = field(default=0, init=False)

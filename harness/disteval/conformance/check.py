@@ -57,6 +57,7 @@ DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
 _AT_ONCE = 12  # one world of each size, and some whose ranks are lost, which mostly wait
 _RANKS_PER_CORE = 16  # of light work: a rank that has imported torch has taken 1.4 s of a core
 _STOP_SECONDS = 10.0
+_PATIENCE = 2.0  # at the second try, for a machine that is too busy for the bounds of the first
 
 Judged = Session[JudgedWorld]
 
@@ -309,7 +310,7 @@ def check_rule(rule: Rule, bench: Bench) -> Result:
 
     def again() -> Try[Result]:
         bench.session.close()
-        return try_rule(rule, bench)
+        return try_rule(rule, replace(bench, patience=_PATIENCE))
 
     first = try_rule(rule, bench)
     return _settled(first, again if bench.session.can_start else None)

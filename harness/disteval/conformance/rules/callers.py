@@ -17,7 +17,7 @@ from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import payload
 from disteval.conformance.fingerprint import describe
 from disteval.conformance.rule import BrokenRuleError, NotApplicableError, rule
-from disteval.conformance.rules.lost import WAIT_SECONDS
+from disteval.conformance.rules.lost import bound_of
 from disteval.contract import BaseDistBackend
 from disteval.world.collective_log import LoggedBackend
 
@@ -138,7 +138,7 @@ def check_forked_children(bench: Bench) -> None:
     if not hasattr(os, "fork"):
         raise NotApplicableError("this platform has no fork")
     world = bench.world_size
-    bound = WAIT_SECONDS + bench.cls.capabilities.grace
+    bound = bound_of(bench)
     for parent in sorted({0, world - 1}):
         example = f"rank {parent} forks a child that gathers, and then all ranks do"
         bench.run(gather_parents, [parent] * world)

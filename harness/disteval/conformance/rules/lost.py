@@ -90,7 +90,7 @@ def check_too_late(bench: Bench) -> None:
     example = f"rank {late} of {world} calls a collective after the others have given up"
     # Each rank counts its own calls. The last one is called by all, each for the third time.
     turns = [(None, 0), (0, 1), (1, None), (2, 2)]
-    bound = WAIT_SECONDS + bench.cls.capabilities.grace
+    bound = bound_of(bench)
     with bench.fresh(timeout=bound, backend_timeout=WAIT_SECONDS) as own:
         bench.ran += 1
         own.run(gather_call, ["warm up"] * world)
@@ -108,6 +108,11 @@ def check_too_late(bench: Bench) -> None:
                     )
 
 
+def bound_of(bench: Bench) -> float:
+    """Return the seconds after which a wait for a rank that was lost has to be over."""
+    return (WAIT_SECONDS + bench.cls.capabilities.grace) * bench.patience
+
+
 def _check_applies(bench: Bench, what: str, harm: str) -> None:
     """Raise NotApplicableError where this is not tried, or would harm ranks that can't be lost."""
     if bench.world_size not in WORLD_SIZES:
@@ -123,7 +128,7 @@ def _check_fault(bench: Bench, deed: str) -> None:
     _check_applies(bench, "ranks are lost", harm)
     guilty = world % 2  # rank 0 at world size 2, and rank 1 at world size 3
     others = [rank for rank in range(world) if rank != guilty]
-    bound = WAIT_SECONDS + bench.cls.capabilities.grace
+    bound = bound_of(bench)
     tasks = [(guilty, deed)] * world
     gone: dict[int, RankStatus] = {}
     with bench.fresh(backend_timeout=WAIT_SECONDS) as own:
