@@ -164,15 +164,6 @@ def test_leases_are_longer_where_each_begins_with_a_wait() -> None:
     assert book.is_done
 
 
-def test_leases_shrink_towards_the_end() -> None:
-    book, sizes = Book(1000, target_seconds=1e6), []
-    while not book.awaits_result:
-        sizes.append(finished(book, len(sizes) % 2, 0.0, 1.0).units)
-    assert sizes[2] > 200
-    assert sizes[2:] == sorted(sizes[2:], reverse=True)
-    assert sizes[-2:] == [1, 1]
-
-
 def test_the_copy_is_of_the_lease_that_a_frozen_rank_holds() -> None:
     book = Book(4, target_seconds=2.0)
     frozen = book.ask(0, 0.0)
@@ -187,16 +178,6 @@ def test_the_copy_is_of_the_lease_that_a_frozen_rank_holds() -> None:
     assert not book.commit(0, frozen.number, 103.0)
     assert book.counts.copies == 1
     assert book.counts.repeated == 1
-
-
-def test_a_rank_that_was_lost_has_no_share_any_more() -> None:
-    book = Book(101, target_seconds=1e6)
-    for rank in (0, 1):
-        finished(book, rank, 0.0, 1.0)
-    book.lose(1, 1.0)
-    lease = book.ask(0, 1.0)
-    assert lease is not None
-    assert lease.units == 50
 
 
 def test_what_was_done_of_a_lease_that_is_given_up_is_counted_as_repeated() -> None:

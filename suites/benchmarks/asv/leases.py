@@ -1,4 +1,4 @@
-"""What does a lease cost the leader, and an evaluation in leases its ranks?"""
+"""What does it cost to keep what was done, and an evaluation in leases its ranks?"""
 
 from __future__ import annotations
 
@@ -9,43 +9,12 @@ from collections.abc import Callable
 
 import numpy as np
 from disteval.coverage import Counted
-from disteval.leases import Book
 from disteval.ledger import Ledger, Part
 
 from . import _ranks, _worlds
 
 ROUNDS = 5
 BATCHES = 1_000
-LEASES = 2000
-
-
-class BookCost:
-    """The CPU time of lending a lease and committing it, while so many ranks hold one.
-
-    All leases are of one unit, so the last of them are copies.
-    """
-
-    params = ([10, 100, 1_000, 10_000],)
-    param_names = ("ranks",)
-
-    def track_lease(self, ranks: int) -> float:
-        """Return the median round."""
-        return _median(lambda: self._once(ranks))
-
-    track_lease.unit = "us"  # type: ignore[attr-defined]
-
-    def _once(self, ranks: int) -> float:
-        book = Book(ranks + LEASES // 2, target_seconds=1e-9)
-        held = {rank: book.ask(rank, 0.0) for rank in range(ranks)}
-        begin = time.process_time()
-        for turn in range(LEASES):
-            rank = turn % ranks
-            lease = held[rank]
-            if lease is not None:
-                book.progress(rank, 1.0 + turn)
-                book.commit(rank, lease.number, 1.0 + turn)
-            held[rank] = book.ask(rank, 1.0 + turn)
-        return (time.process_time() - begin) / LEASES
 
 
 class LedgerCost:
