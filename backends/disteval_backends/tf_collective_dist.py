@@ -32,6 +32,7 @@ class TFCollectiveDist(HostArrayDist):
     _strategy: ClassVar[Any] = None
     _rank: ClassVar[int] = 0
     _gather: ClassVar[Any] = None
+    _rows: ClassVar[Sequence[int]] = (0,)
     _was_in_a_group: ClassVar[bool] = False
 
     @classmethod
@@ -62,7 +63,8 @@ class TFCollectiveDist(HostArrayDist):
         cls._gather = staticmethod(_gather_with(cls._strategy))
         if world_size > 1:
             # Trace the graph and connect the workers, so that no later collective waits for that.
-            cls._gather(tf.zeros([1], tf.int32))
+            # Workers are in the order of their names there, in which task 10 comes before task 2.
+            cls._rows = np.argsort(cls._gather(tf.constant([rank], tf.int32)).numpy()).tolist()
 
     @classmethod
     def finalize_process(cls) -> None:
@@ -87,7 +89,8 @@ class TFCollectiveDist(HostArrayDist):
     def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
         # TensorFlow cannot gather bytes: four of them travel as an int32.
         gathered = self._gather(tf.constant(tensor.view(np.int32))).numpy()
-        return list(gathered.view(np.uint8).reshape(self.world_size, len(tensor)))
+        rows = gathered.view(np.uint8).reshape(self.world_size, len(tensor))
+        return [rows[row] for row in self._rows]
 
 
 def _gather_with(strategy: Any) -> Callable[[Any], Any]:

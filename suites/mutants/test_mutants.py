@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from disteval.conformance.check import check_backend, select_rules
+from disteval.conformance.check import DEFAULT_WORLD_SIZES, check_backend, select_rules
 from disteval.conformance.drawing import DEPENDS
 from disteval.contract import BaseDistBackend, Capabilities, No
 from disteval_backends.threads_dist import ThreadsDist
@@ -49,7 +49,8 @@ def test_every_mutant_is_killed_by_its_rule_which_names_no_wrong_cause(
     mutant: type[BaseDistBackend],
 ) -> None:
     breaks = mutant.breaks  # type: ignore[attr-defined]
-    sizes = (5,) if mutant.__name__.endswith("ForFive") else (2, 3, 1)
+    of_one = mutant.__name__.endswith(("ForFour", "ForFive"))
+    sizes = DEFAULT_WORLD_SIZES[3:] if of_one else (2, 3, 1)
     # Most are found on two ranks, by the first few examples.
     for examples, size in product((25, 100), sizes):
         report = check(mutant, (size,), breaks, examples=examples)

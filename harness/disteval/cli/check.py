@@ -35,11 +35,15 @@ _MESSAGE_LENGTH = 160
 @click.argument("target", required=False, shell_complete=complete_backend)
 @option("--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these.")
 @option(
-    "--examples", type=COUNT, default=100, metavar="N", help="Drawn examples of a rule and size."
+    "--examples",
+    type=COUNT,
+    default=100,
+    metavar="N",
+    help="Drawn examples of a rule; of larger worlds a quarter.",
 )
 @option("--seed", type=int, default=0, metavar="N", help="The seed of drawing.")
 @option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
-@judging_options("1,2,3,5", "one example may take")
+@judging_options("1,2,3,4,5", "one example may take")
 def check_command(
     target: str | None,
     world_size: tuple[int, ...] | None,

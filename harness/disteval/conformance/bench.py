@@ -63,19 +63,30 @@ class Bench:
         return self.world_size == min((size for size in self.sizes if size > 1), default=None)
 
     @property
+    def is_larger(self) -> bool:
+        """Whether a smaller world of the check has several ranks: that one tries the most."""
+        return any(1 < size < self.world_size for size in self.sizes)
+
+    def share(self, examples: Sequence[T]) -> Sequence[T]:
+        """Return the examples to try: one of four where a smaller world tries them all."""
+        return examples[::4] if self.is_larger else examples
+
+    @property
     def world(self) -> JudgedWorld:
         """The ranks, in step; others if those of the session were lost."""
         return self.own or self.session.world(self.world_size)
 
     @contextmanager
-    def fresh(self, **options: Any) -> Iterator[Bench]:
-        """Start as many other ranks, which may be lost; they end with the block.
+    def fresh(self, world_size: int | None = None, **options: Any) -> Iterator[Bench]:
+        """Start other ranks, which may be lost; they end with the block.
 
         Args:
+            world_size: The number of ranks; None stands for as many.
             **options: Options of `disteval.World`.
         """
-        with self.session.fresh(self.world_size, **options) as own:
-            yield Bench(self.session, self.world_size, own=own)
+        size = world_size or self.world_size
+        with self.session.fresh(size, **options) as own:
+            yield Bench(self.session, size, own=own)
 
     def join_again(self, backend_timeout: float) -> None:
         """Have the ranks leave their group, and join another one.

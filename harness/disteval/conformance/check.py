@@ -53,7 +53,7 @@ from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher,
 from disteval.world.launchers.ray import RayLauncher, joined_ray
 from disteval.world.postmortem import first_line
 
-DEFAULT_WORLD_SIZES = (1, 2, 3, 5)
+DEFAULT_WORLD_SIZES = (1, 2, 3, 4, 5)
 _AT_ONCE = 12  # one world of each size, and some whose ranks are lost, which mostly wait
 _RANKS_PER_CORE = 16  # of light work: a rank that has imported torch has taken 1.4 s of a core
 _STOP_SECONDS = 10.0
@@ -97,7 +97,8 @@ def check_backend(
         world_sizes: The numbers of ranks to try.
         rules: The rules to try; None means all.
         launcher: How to start the ranks; None means the launcher that the class names.
-        examples: Drawn examples for each rule and world size.
+        examples: Drawn examples for each rule and world size, one of four of them
+            where a smaller world of several ranks tries them all.
         seed: The seed of drawing; the same seed draws the same examples.
         timeout: Seconds that one example may take.
         led: Ranks that a launcher has started already; None starts ranks.

@@ -97,7 +97,7 @@ def each(
     """
     world = bench.world_size
     with _one_at_a_time:  # several world sizes ask for the same
-        drawn = draw(strategy, bench.examples, bench.random_seed)
+        drawn = bench.share(draw(strategy, bench.examples, bench.random_seed))
     first: BrokenRuleError | LostWorld
     try:
         return bench.expect(function, [trial(example, world) for example in drawn])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,6 +73,16 @@ class LostWorld(BaseException):
 
 class NotApplicableError(HarnessError):
     """The rule does not apply to this backend, or can't be tried on these ranks."""
+
+
+@contextmanager
+def failing_while(when: str) -> Iterator[None]:
+    """Say of a failure when it happened."""
+    try:
+        yield
+    except (BrokenRuleError, LostWorld) as error:
+        error.what = f"when {when}: {error.what}"
+        raise
 
 
 class Trial(NamedTuple):

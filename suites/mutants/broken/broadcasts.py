@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from suites.mutants.broken.base import Mutant, add
+from suites.mutants.broken.gathered import sorted_as_text
 
 
 class FromAnother(Mutant):
@@ -51,6 +52,14 @@ add(
     globals(), Broadcast, "3.5",
     LargeBroadcastsAreLost=lambda self, sent, obj, src: (
         None if type(sent) is bytes and len(sent) > 32 << 20 else sent
+    ),
+)  # fmt: skip
+
+
+add(
+    globals(), FromAnother, "2.1",
+    SrcIsTheRankSortedAsText=lambda self, src: (
+        sorted_as_text([*range(self.world_size)])[src] if 0 <= src < self.world_size else src
     ),
 )  # fmt: skip
 

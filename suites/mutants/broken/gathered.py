@@ -34,6 +34,11 @@ class SwappedAtRandom(Gathered):
         return gathered[::-1] if self.chance.random() < 0.1 else gathered
 
 
+def sorted_as_text(items: list[Any]) -> list[Any]:
+    """Return what ranks have sent in the order of their numbers as text: 0, 1, 10, 11, 2."""
+    return [items[rank] for rank in sorted(range(len(items)), key=str)]
+
+
 add(
     globals(), Gathered, "2.1",
     LastRankDropped=lambda self, gathered: gathered[:-1],
@@ -41,6 +46,8 @@ add(
     OnlyRank0Gathers=lambda self, gathered: [None] * len(gathered) if self.rank else gathered,
     ReturnsTuple=lambda self, gathered: tuple(gathered),
     OneTooMany=lambda self, gathered: [*gathered, None],
+    WrongOnlyForFour=lambda self, gathered: gathered[:: -1 if len(gathered) == 4 else 1],
+    RanksSortedAsText=lambda self, gathered: sorted_as_text(gathered),
     WrongOnlyForFive=lambda self, gathered: gathered[:: -1 if len(gathered) == 5 else 1],
     WrongOnlyOnLastRank=lambda self, gathered: (
         gathered[::-1] if self.rank == len(gathered) - 1 else gathered

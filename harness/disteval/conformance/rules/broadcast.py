@@ -6,9 +6,10 @@ from typing import Any
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import Collective, payloads, raises, sequence, trial_of
-from disteval.conformance.objects import KINDS, SIZES, large
-from disteval.conformance.rule import Trial, rule
+from disteval.conformance.objects import KINDS, large
+from disteval.conformance.rule import NotApplicableError, Trial, rule
 from disteval.conformance.rules.errors import CannotBePickled
+from disteval.conformance.rules.gather import sizes_on_ranks
 from disteval.contract import BaseDistBackend
 
 
@@ -30,7 +31,8 @@ def check_broadcast(bench: Bench) -> None:
         return trial_of([Collective(objects, src)])
 
     other = "the object of another rank than src"
-    kinds = [trial((kind, other, src), bench.world_size) for src, kind in enumerate(KINDS)]
+    sent = enumerate(bench.share(KINDS))
+    kinds = [trial((kind, other, src), bench.world_size) for src, kind in sent]
     bench.expect(sequence, kinds)
     each(bench, sequence, BROADCASTS, trial)
 
@@ -44,8 +46,7 @@ def check_broadcast_sizes(bench: Bench) -> None:
     """
     trials = [
         trial_of([Collective(payloads(bench.world_size, size, src), src)])
-        for size in SIZES
-        for src in range(bench.world_size)
+        for size, src in sizes_on_ranks(bench)
     ]
     bench.expect(sequence, trials)
 
@@ -90,6 +91,8 @@ def check_broadcast_large(bench: Bench) -> None:
     place; send lengths in 64 bits, and with each piece where it begins. Or less than all is
     received; repeat the library's receive until all bytes are there.
     """
+    if bench.is_larger:
+        raise NotApplicableError("a large object is broadcast on fewer ranks")
     last = bench.world_size - 1
     sent = payloads(bench.world_size, large(bench.world_size), last)
     bench.expect(sequence, [trial_of([Collective(sent, last)])])

@@ -69,7 +69,7 @@ def check_independence(bench: Bench) -> None:
     collective changes the object that it is given; work on a copy.
     """
     ranks, trials = range(bench.world_size), []
-    for src, (number, kind) in itertools.product(ranks, enumerate(_KINDS)):
+    for src, (number, kind) in itertools.product(ranks[-2:], enumerate(_KINDS)):
         alike = (src + number) % 2 == 1  # with two ranks or more, each kind is sent both ways
         sent = [0 if alike else rank for rank in ranks]
         twice = [*sent, sent[src], *sent, sent[src]]
@@ -103,7 +103,7 @@ def check_inputs(bench: Bench) -> None:
     identity; serialise the object in each call.
     """
     world, trials = bench.world_size, []
-    for src, kind in itertools.product(range(world), _KINDS):
+    for src, kind in itertools.product(range(world)[-2:], _KINDS):
         late = (src + 1) % world
         expected = []
         for changes in range(4):

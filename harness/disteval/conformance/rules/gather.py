@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,17 @@ import numpy as np
 from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import Collective, Payload, payloads, sequence, trial_of
 from disteval.conformance.objects import KINDS, SIZES, large, large_of_each
-from disteval.conformance.rule import Trial, rule
+from disteval.conformance.rule import (
+    LostWorld,
+    NotApplicableError,
+    Trial,
+    failing_while,
+    rule,
+)
+from disteval.conformance.rules.identity import check_identity
+from disteval.errors import LibraryMissingError, WorldError
+
+_MANY_RANKS = 16  # so many that 10 comes before 2 where ranks are sorted as text
 
 
 @rule("2.1", "all-gather order")
@@ -25,6 +36,24 @@ def check_all_gather(bench: Bench) -> None:
     from disteval.conformance.drawing import ONE_EACH, each  # ranks need no Hypothesis
 
     each(bench, sequence, ONE_EACH, _gathering)
+    if bench.is_smallest and bench.session.can_start:
+        _check_many(bench)
+
+
+def _check_many(bench: Bench) -> None:
+    """Let many ranks gather and broadcast their numbers, which shows ranks in order of text."""
+    lists = [[rank] * _MANY_RANKS**2 for rank in range(_MANY_RANKS)]  # they take a second move
+    calls = [Collective([*range(_MANY_RANKS)], src) for src in (None, 1, 2, 10, _MANY_RANKS - 1)]
+    calls += [Collective(lists), Collective(lists, 10)]
+    with failing_while(f"{_MANY_RANKS} ranks gathered and broadcast"):
+        try:
+            with bench.fresh(_MANY_RANKS) as many:
+                check_identity(many)
+                many.expect(sequence, [trial_of([call]) for call in calls])
+                bench.ran += many.ran
+        except WorldError as error:  # they did not start; there may be fewer GPUs
+            if not isinstance(error.common, LibraryMissingError):
+                raise LostWorld(error, "") from error
 
 
 @rule("2.2", "all-gather of every kind")
@@ -36,9 +65,8 @@ def check_all_gather_kinds(bench: Bench) -> None:
     what UTF-8 can't hold; pickle the object. Its parts are serialised one by one, so that what
     two of them share is there twice; serialise the whole object at once.
     """
-    trials = [
-        _gathering(KINDS[first:] + KINDS[:first], bench.world_size) for first in range(len(KINDS))
-    ]
+    firsts = bench.share(range(len(KINDS)))
+    trials = [_gathering(KINDS[first:] + KINDS[:first], bench.world_size) for first in firsts]
     bench.expect(sequence, trials)
 
 
@@ -51,9 +79,7 @@ def check_all_gather_sizes(bench: Bench) -> None:
     payload is received in a buffer of another one's size; gather the lengths first.
     """
     world = bench.world_size
-    sent: list[list[Any]] = [
-        [*payloads(world, size, largest)] for size in SIZES for largest in range(world)
-    ]
+    sent: list[list[Any]] = [[*payloads(world, *each)] for each in sizes_on_ranks(bench)]
     # The memory of an array may travel as it is, so that its length is that on the wire.
     for number, size in enumerate(SIZES):
         array = (np.arange(size) % 251 + 1).astype(np.uint8)  # it ends with no zero
@@ -70,12 +96,22 @@ def check_all_gather_large(bench: Bench) -> None:
     put at a wrong place; send with each whose it is and where it begins. A length does not fit
     into 32 bits. Or the machine is too slow for the timeout; give a longer one with --timeout.
     """
+    if bench.is_larger and bench.world_size < max(bench.sizes):
+        raise NotApplicableError("large objects are sent by the fewest ranks and by the most")
     world = bench.world_size
     sent = [payloads(world, large(world), world - 1)]
     if world > 1:
         size = large_of_each(world, bench.is_smallest)
         sent.append([Payload(size + rank, rank) for rank in range(world)])
     bench.expect(sequence, [trial_of([Collective(each)]) for each in sent])
+
+
+def sizes_on_ranks(bench: Bench) -> list[tuple[int, int]]:
+    """Return sizes, each with every rank; with one rank where a smaller world tries them all."""
+    ranks = range(bench.world_size)
+    if bench.is_larger:
+        return [(size, number % len(ranks)) for number, size in enumerate(SIZES)]
+    return [*itertools.product(SIZES, ranks)]
 
 
 def _gathering(objects: list[Any], world: int) -> Trial:

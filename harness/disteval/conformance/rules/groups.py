@@ -8,7 +8,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import Collective, raises, sequence, trial_of
-from disteval.conformance.rule import BrokenRuleError, LostWorld, NotApplicableError, rule
+from disteval.conformance.rule import (
+    BrokenRuleError,
+    LostWorld,
+    NotApplicableError,
+    failing_while,
+    rule,
+)
 from disteval.conformance.rules.broadcast import broadcast_from_nowhere
 from disteval.conformance.rules.identity import check_identity, check_identity_before
 from disteval.conformance.rules.lost import WAIT_SECONDS, WORLD_SIZES
@@ -29,21 +35,21 @@ def check_side_by_side(bench: Bench) -> None:
     finalize_process only what init_process of this group has done.
     """
     # It is required, so a check of larger worlds alone has to try it, too.
-    _refuse_large(bench, _MOST_BESIDE if bench.is_smallest else max(WORLD_SIZES))
+    _refuse_large(bench, _MOST_BESIDE)
     if not bench.session.can_start:
         raise NotApplicableError("this job can't start a second world")
     _call(bench, "the first world")
     with ExitStack() as beside:
-        with _while("a second world started beside the first"), _no_start_is_a_failure():
+        with failing_while("a second world started beside the first"), _no_start_is_a_failure():
             other = beside.enter_context(bench.fresh())
-        at_once = _while("two worlds called collectives at once")
+        at_once = failing_while("two worlds called collectives at once")
         with at_once, ThreadPoolExecutor(1) as thread:
             calls = thread.submit(_call, other, "the second world", 1)
             try:
                 _call(bench, "the first world")
             finally:
                 calls.result()
-    with _while("the second world had ended"):
+    with failing_while("the second world had ended"):
         _call(bench, "the first world")
 
 
@@ -69,19 +75,21 @@ def check_joining_again(bench: Bench) -> None:
     with own as ranks:
         _call(ranks, "the first group")
         ranks.run(broadcast_from_nowhere, [-1] * world)
-        with _while("the ranks had left and joined again"):
+        with failing_while("the ranks had left and joined again"):
             _join_again(ranks)
             _call(ranks, "the second group")
         # It takes the timeout, so one world size has to do.
         if can_start and bench.cls.capabilities.bounded_waits and world == 2:
             ranks.run(gather_without_the_last)
-        with _while("the ranks had joined again after a failed collective"):
+        with failing_while("the ranks had joined again after a failed collective"):
             _join_again(ranks)
             _call(ranks, "the third group")
         bench.ran += ranks.ran
 
 
 def _refuse_large(bench: Bench, most: int) -> None:
+    if bench.is_larger:
+        raise NotApplicableError("it is tried on fewer ranks")
     if bench.world_size > most:
         raise NotApplicableError(f"it is tried at world sizes up to {most}")
 
@@ -124,13 +132,3 @@ def _no_start_is_a_failure() -> Iterator[None]:
         yield
     except WorldError as error:
         raise LostWorld(error, "") from error
-
-
-@contextmanager
-def _while(when: str) -> Iterator[None]:
-    """Say of a failure when it happened."""
-    try:
-        yield
-    except (BrokenRuleError, LostWorld) as error:
-        error.what = f"when {when}: {error.what}"
-        raise
