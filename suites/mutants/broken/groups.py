@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, ClassVar
 from disteval.contract import Rendezvous
 from disteval_backends.threads_dist import ThreadGroup
 
-from suites.mutants.broken.base import Mutant
+from suites.mutants.broken.base import MUTANTS, Mutant
+from suites.mutants.sockets import Sockets
 
 
 class MeetsAtOnePlace(Mutant):
@@ -94,6 +96,34 @@ class StaysAborted(Mutant):
         except threading.BrokenBarrierError as error:
             self._failed.error = error
             raise
+
+
+class LeavesASocketOpen(Sockets):
+    """Opens a socket for each group, which is never closed."""
+
+    breaks = "1.5"
+    launcher = "local"
+    _open: ClassVar[list[socket.socket]] = []
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        super().finalize_process()
+        cls._open.append(socket.socket())
+
+
+class LeavesAThread(Sockets):
+    """Starts a thread for each group, which does not end with it."""
+
+    breaks = "1.5"
+    launcher = "local"
+
+    @classmethod
+    def finalize_process(cls) -> None:
+        super().finalize_process()
+        threading.Thread(target=threading.Event().wait, args=(20,), daemon=True).start()
+
+
+MUTANTS += [LeavesASocketOpen, LeavesAThread]
 
 
 class CannotLeave(Mutant):

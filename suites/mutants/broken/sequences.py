@@ -7,6 +7,8 @@ import threading
 import time
 from typing import Any
 
+from disteval.errors import HarnessError
+
 from suites.mutants.broken.base import Gathered, Mutant
 
 
@@ -135,6 +137,19 @@ class LeaksDescriptors(Mutant):
     def all_gather_object(self, obj: Any) -> Any:
         os.open(os.devnull, os.O_RDONLY)
         return super().all_gather_object(obj)
+
+
+class LeaksDescriptorsOfFailures(Mutant):
+    """Opens a connection when a collective has failed, and leaves the one before open."""
+
+    breaks = "5.3"
+
+    def all_gather_object(self, obj: Any) -> Any:
+        try:
+            return super().all_gather_object(obj)
+        except HarnessError:
+            os.open(os.devnull, os.O_RDONLY)
+            raise
 
 
 class LeaksThreads(Mutant):

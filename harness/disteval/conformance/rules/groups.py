@@ -18,6 +18,7 @@ from disteval.conformance.rule import (
 from disteval.conformance.rules.broadcast import broadcast_from_nowhere
 from disteval.conformance.rules.identity import check_identity, check_identity_before
 from disteval.conformance.rules.lost import WAIT_SECONDS, WORLD_SIZES
+from disteval.conformance.rules.sequences import SPARE, TRIES, leaks, resources
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
 
@@ -84,7 +85,32 @@ def check_joining_again(bench: Bench) -> None:
         with failing_while("the ranks had joined again after a failed collective"):
             _join_again(ranks)
             _call(ranks, "the third group")
+        if ranks.world.own_processes:
+            _check_left(ranks)
         bench.ran += ranks.ran
+
+
+def _check_left(ranks: Bench) -> None:
+    """Leave and join more often than there may be descriptors or threads that stay by themselves.
+
+    Both counts are taken in a group that has communicated, so what one group has is in both.
+    """
+    calls = [1] * ranks.world_size
+    for tries_left in reversed(range(TRIES)):
+        before = ranks.run(resources, calls)
+        for _ in range(SPARE + 1):
+            ranks.join_again(WAIT_SECONDS)
+        after = ranks.run(resources, calls)
+        lines = [
+            f"rank {rank} went from {was[:2]} to {now[:2]} (file descriptors, threads) when it "
+            f"left {SPARE + 1} groups and joined others"
+            for rank, (was, now) in enumerate(zip(before, after, strict=True))
+            if leaks(was, now)
+        ]
+        if not lines:
+            return
+        if not tries_left:
+            raise BrokenRuleError("\n".join(lines))
 
 
 def _refuse_large(bench: Bench, most: int) -> None:
