@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import queue
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from disteval import frames
+from disteval.contract import Capabilities, No
 
 from suites.mutants.broken.base import Mutant, add
 from suites.mutants.broken.gathered import sorted_as_text
@@ -62,6 +66,30 @@ add(
         sorted_as_text([*range(self.world_size)])[src] if 0 <= src < self.world_size else src
     ),
 )  # fmt: skip
+
+
+class DropsWhatNobodyReads(Mutant):
+    """Publishes objects, and drops what a rank has not yet read behind a thousand others."""
+
+    breaks = "5.2"
+    capabilities = Capabilities(detects_mismatches=No("a source does not wait for the others"))
+
+    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
+        self._check_src(src)
+        member = self._member
+        if member is None:
+            return super().broadcast_object(obj, src)
+        queues = member.group.__dict__.setdefault("queues", {})
+        others = {*range(self.world_size)} - {src}
+        if self.rank == src:
+            frame = frames.encode(obj)
+            for other in others:
+                with suppress(queue.Full):
+                    queues.setdefault((src, other), queue.Queue(1000)).put_nowait(bytes(frame))
+        else:
+            own = queues.setdefault((src, self.rank), queue.Queue(1000))
+            frame = bytearray(own.get(timeout=20))
+        return frames.decode(frame, 0)
 
 
 class OthersMustBeAbleToSend(Mutant):

@@ -5,13 +5,21 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, explains
-from disteval.conformance.collectives import Collective, raises, sequence, trial_of
+from disteval.conformance.collectives import (
+    Collective,
+    payload,
+    raises,
+    sequence,
+    trial_of,
+)
+from disteval.conformance.fingerprint import describe
 from disteval.conformance.rule import BrokenRuleError, NotApplicableError, Trial, rule
 from disteval.conformance.rules.errors import CannotBeUnpickled
 from disteval.conformance.world import identity_of
@@ -22,6 +30,7 @@ from disteval.world.collective_log import LoggedBackend
 LATE_SECONDS = (0.01, 0.1, 1.0)
 """The seconds by which ranks are late at a collective in rule 5.2."""
 _SLIGHTLY_LATE_SECONDS = 0.002
+_FEW, _AHEAD, _AHEAD_SECONDS = 10, 4_000, 0.3
 _WARM_UP_CALLS = 10
 _CALLS = 50
 TRIES = 3
@@ -84,11 +93,12 @@ def check_sequences(bench: Bench) -> None:
 
 @rule("5.2", "late ranks")
 def check_late_ranks(bench: Bench) -> None:
-    """Ranks that arrive 10 ms, 100 ms or 1 s late at a collective change no result.
+    """Ranks that are 10 ms, 100 ms, 1 s or thousands of broadcasts late change no result.
 
     Usually: the object of a rank that comes late is not awaited, as with a poll or a wait that
     ends too early without an error; wait until Rendezvous.timeout, and raise an error after
-    that. Or a rank that is early begins its next call while another still reads this one's.
+    that. Or a rank that is early begins its next call while another still reads this one's. Or
+    a queue drops what the source sends before others have read; let the source wait then.
     """
     world = bench.world_size
     last = world - 1
@@ -103,6 +113,9 @@ def check_late_ranks(bench: Bench) -> None:
             late = dict.fromkeys(ranks, seconds)
             trials.append(trial_of([Collective(sent, src, late), Collective(sent)]))
     bench.expect(sequence, trials, LATE_SECONDS[-1])
+    if last and not bench.is_larger:
+        example = f"rank 0 broadcasts {_AHEAD} times in a row, if it does not wait for the others"
+        bench.expect(run_ahead, [Trial([0] * world, [[[]]] * world, f"{example}; the first wrong")])
 
 
 @rule("5.3", "no leaks", stochastic=True, process_wide=True)
@@ -152,6 +165,29 @@ def check_several_objects(bench: Bench) -> None:
         )
         trials.append(Trial([src] * world, everywhere, example))
     bench.expect(use_several_objects, trials)
+
+
+def run_ahead(backend: BaseDistBackend, src: int) -> list[Any]:
+    """Return which of many broadcasts came wrong: of thousands, if the source does not wait.
+
+    The others come late, so that the source sees by its clock whether it waits for them. If it
+    does not, they come late once more, and it broadcasts all that time.
+    """
+    backend.all_gather_object(None)
+    if backend.rank != src:
+        time.sleep(_AHEAD_SECONDS)
+    begin = time.monotonic()
+    found = [backend.broadcast_object(number, src) for number in range(_FEW)]
+    is_ahead = time.monotonic() - begin < _AHEAD_SECONDS / 3
+    count = backend.broadcast_object(_AHEAD if is_ahead else 0, src)
+    if count and backend.rank != src:
+        time.sleep(_AHEAD_SECONDS)
+    sent = [(number, payload(1000)) for number in range(count)]  # they fill a socket's buffers
+    found += [backend.broadcast_object(each, src) for each in sent]
+    backend.all_gather_object(None)
+    pairs = zip(found, [*range(_FEW), *sent], strict=True)
+    wrong = [f"{describe(got)} as number {n}" for n, (got, own) in enumerate(pairs) if got != own]
+    return [wrong[:1]]
 
 
 def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
