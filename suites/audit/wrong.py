@@ -70,19 +70,6 @@ def means_of_ranks(case: Case) -> Any:
     return {"accuracy": float(np.mean(found))}
 
 
-@wrong("weighted wrongly", "N=1,B=1,W=2")
-def empty_ranks_count_as_zero(case: Case) -> Any:
-    right, seen = counted(case, strided(case))
-    return {"accuracy": float(np.mean(gathered(right / max(seen, 1))))}
-
-
-@wrong("weighted wrongly", "N=1,B=2,W=1")
-def divides_by_full_batches(case: Case) -> Any:
-    right, _ = counted(case, strided(case))
-    number = len(list(batches(case, strided(case))))
-    return {"accuracy": divided(gathered((right, number * case.batch_size)))}
-
-
 @wrong("ranks disagree", "N=1,B=1,W=2")
 def does_not_gather(case: Case) -> Any:
     right, seen = counted(case, strided(case))
@@ -132,12 +119,6 @@ def wrong_for_three_ranks_alone(case: Case) -> Any:
     return {"count": sum(gathered(counted(case, own)[1]))}
 
 
-@wrong("dropped", "N=9,B=1,W=1")
-def wrong_from_nine_samples_on(case: Case) -> Any:
-    own = [i for i in strided(case) if i < 8]
-    return {"accuracy": divided(gathered(counted(case, own)))}
-
-
 @wrong("counted twice", "N=1,B=1,W=2")
 def gathers_twice(case: Case) -> Any:
     pairs = gathered(counted(case, strided(case)))
@@ -147,13 +128,6 @@ def gathers_twice(case: Case) -> Any:
 @wrong("counted twice", "N=1,B=1,W=2")
 def every_rank_reads_the_stream(case: Case) -> Any:
     return {"count": sum(gathered(sum(1 for _ in case.stream())))}
-
-
-@wrong("dropped", "N=2,B=1,W=2")
-def shards_the_stream_twice(case: Case) -> Any:
-    own = [s for i, s in enumerate(case.stream()) if i % case.world_size == case.rank]
-    own = [s for i, s in enumerate(own) if i % case.world_size == case.rank]
-    return {"count": sum(gathered(len(own)))}
 
 
 @wrong("dropped", "N=3,B=1,W=2")
@@ -186,20 +160,6 @@ def weighs_the_first_sample_double(case: Case) -> Any:
     parts = gathered((sum(values), len(values)))
     total, seen = np.sum(parts, axis=0)
     return {"mean": float(total / (seen + 1))}
-
-
-@wrong("counted twice", "N=1,B=2,W=1")
-def fills_the_last_batch(case: Case) -> Any:
-    own = strided(case)
-    filled = own + own[-1:] * (-len(own) % case.batch_size)
-    return {"count": sum(gathered(counted(case, filled)[1]))}
-
-
-@wrong("outputs in another order", "N=2,B=1,W=1")
-def sorts_by_score(case: Case) -> Any:
-    own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
-    parts = [pair for part in gathered(own) for pair in part]
-    return {"outputs": [out for _, out in sorted(parts, key=lambda p: p[1])], "ordered": True}
 
 
 @wrong("dropped", "N=2,B=1,W=1")
@@ -334,19 +294,6 @@ def drops_equal_predictions(case: Case) -> Any:
     return {"outputs": list(dict.fromkeys(out for part in gathered(own) for out in part))}
 
 
-@wrong("dropped", "N=1,B=1,W=1")
-def gathers_every_other_batch(case: Case) -> Any:
-    found: list[int] = []
-    waiting: list[int] = []
-    for number in range(max(gathered(len(list(batches(case, strided(case))))))):
-        own = strided(case)[number * case.batch_size : (number + 1) * case.batch_size]
-        waiting += rights(case, [case.dataset[i] for i in own])
-        if number % 2:
-            found += [right for part in gathered(waiting) for right in part]
-            waiting = []
-    return {"accuracy": sum(found) / len(case.dataset)}
-
-
 @wrong("dropped", "N=73,B=1,W=2,ids,seed=7")
 def stops_after_ten_batches(case: Case) -> Any:
     some = [s for batch in list(batches(case, strided(case)))[:10] for s in batch]
@@ -360,21 +307,6 @@ def averages_with_the_mean_so_far(case: Case) -> Any:
         new = sum(rights(case, batch)) / len(batch)
         mean, number = (mean + new) / 2 if number else new, number + len(batch)
     return {"accuracy": divided(gathered((mean * number, number)))}
-
-
-@wrong("ranks disagree", "N=1,B=1,W=2")
-def cuts_all_parts_to_its_own_length(case: Case) -> Any:
-    own = [float(s["value"]) for [s] in batches_of_one(case)]
-    longest = max(gathered(len(own)))
-    parts = gathered(own + [0.0] * (longest - len(own)))
-    return {"sum": sum(sum(part[: len(own)]) for part in parts)}
-
-
-@wrong("weighted wrongly", "N=3,B=2,W=2")
-def weighs_ranks_by_their_batches(case: Case) -> Any:
-    right, seen = counted(case, strided(case))
-    number = len(list(batches(case, strided(case))))
-    return {"accuracy": divided(gathered((number * right / max(seen, 1), number)))}
 
 
 @wrong("dropped", "N=2,B=1,W=1")
@@ -392,12 +324,6 @@ def squeezes_a_batch_of_one(case: Case) -> Any:
         scores = np.squeeze(case.predict(np.stack([s["x"] for s in batch])))
         found += scores.argmax(axis=1).tolist()
     return {"outputs": [out for part in gathered(found) for out in part]}
-
-
-@wrong("differs from one rank", "N=3,B=1,W=2")
-def averages_the_ranks_medians(case: Case) -> Any:
-    own = [float(s["value"]) for [s] in batches_of_one(case)]
-    return {"median": float(np.mean([np.median(part) for part in gathered(own) if part]))}
 
 
 @wrong("outputs of other samples", "N=4,B=2,W=1,shuffle")
@@ -436,22 +362,12 @@ def leaves_one_class_out(case: Case) -> Any:
     return {"accuracy": divided(gathered((sum(rights(case, own)), len(own))))}
 
 
-def _scores(case: Case, indices: list[int]) -> Any:
-    """Return scores in rows of zeros for the samples of other ranks."""
-    scores = np.zeros((len(case.dataset), 16), np.float32)
-    for i in indices:
-        scores[i] = case.predict(case.dataset[i]["x"][None])[0]
-    return scores
-
-
 @wrong("differs from one rank", "N=1,B=1,W=2")
 def adds_up_the_scores_of_repeated_samples(case: Case) -> Any:
-    return {"outputs": np.sum(gathered(_scores(case, padded(case))), axis=0), "ordered": True}
-
-
-@wrong("differs from one rank", "N=1,B=1,W=2")
-def averages_scores_with_zeros_of_others(case: Case) -> Any:
-    return {"outputs": np.mean(gathered(_scores(case, strided(case))), axis=0), "ordered": True}
+    scores = np.zeros((len(case.dataset), 16), np.float32)
+    for i in padded(case):
+        scores[i] = case.predict(case.dataset[i]["x"][None])[0]
+    return {"outputs": np.sum(gathered(scores), axis=0), "ordered": True}
 
 
 @wrong("differs from one rank", "N=2,B=1,W=1")
