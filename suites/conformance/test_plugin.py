@@ -268,6 +268,39 @@ def test_an_outer_world_that_is_lost_says_why_and_what_was_not_run(
     assert counts(done).items() >= {"failed": 2, "passed": 3, "error": 1}.items()
 
 
+IN_MPIS_STYLE = """
+import time
+
+def test_world(world):
+    assert world.run(lambda backend: backend.rank) == [0, 1]
+
+def test_slow():
+    time.sleep(4)
+
+def test_style():
+    from mpi4py import MPI
+    assert MPI.COMM_WORLD.allreduce(1) == 2
+"""
+
+
+@needs("mpi4py")
+def test_a_test_that_calls_mpi_itself_ends_and_says_how_to_run_it(run: Run) -> None:
+    options, under = ("--backend=mpi4py", "--world-timeout=3"), launcher("mpirun")
+    alone = run(IN_MPIS_STYLE, "-k", "style", under=under)  # it would be the first to begin MPI
+    assert counts(alone)["failed"] == 1, alone.stdout + alone.stderr
+    begun = run(IN_MPIS_STYLE, *options, under=under)
+    assert (begun.returncode != 0, " .." in begun.stdout) == (True, True), begun.stdout
+    for done, found in ((alone.stdout, "imports mpi4py.MPI"), (begun.stderr, "waited for 3 s")):
+        assert re.search(rf"::test_style \S* ?{found}.* world\.run .* -p no:", done), done
+
+
+@needs("mpi4py")
+def test_ranks_of_mpi_end_after_an_error_of_usage(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from mpi4py import MPI")  # whose end waits for all
+    done = run(ALONE, "--examples=5", under=launcher("mpirun"))
+    assert (done.returncode != 0, "--examples can't" in done.stderr) == (True, True)
+
+
 @MPIRUN
 def test_another_world_size_than_the_launchers_is_refused_once(
     run: Run, name: str, backend: str

@@ -15,7 +15,9 @@ all ranks end with the same exit status.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,11 +25,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from disteval.conformance.bench import Bench
+from disteval.conformance.own_calls import own_calls_end, reduce_once
 from disteval.conformance.summary import Summary
 from disteval.conformance.verdict import finding_of
 from disteval.conformance.world import JudgedWorld
 from disteval.contract import Capabilities
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
+from disteval.host import exit_now
 from disteval.judging.session import Led, Session, leading
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.world import World
@@ -123,9 +127,22 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Code, Code]:
                 f"-n can't be used under {led.outer.launcher}, whose ranks are the processes"
             )
         config.stash[_LED] = led
-        code: Code = yield
+        with ExitStack() as stack:
+            if led.world and led.outer and led.outer.launcher in ("mpirun", "srun"):
+                led.world.run(reduce_once)
+                end = partial(_end, config)
+                stack.enter_context(own_calls_end(config.getoption("world_timeout"), end))
+            code: Code = yield
         led.exit_code = int(code or 0)
     return code
+
+
+def _end(config: pytest.Config, reason: str) -> None:
+    """End this process, whose launcher then ends the other ranks."""
+    if capture := config.pluginmanager.getplugin("capturemanager"):
+        capture.suspend_global_capture(in_=True)
+    print(f"\ndisteval: {reason}", file=sys.stderr)  # noqa: T201
+    exit_now(2)
 
 
 def _refuse(config: pytest.Config, error: HarnessError) -> NoReturn:
@@ -163,6 +180,8 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[Bench]:
     try:
         if reason := led.why_not(name):
             not_run(config, name, reason)
+        if led.world is not None:
+            led.world.run(reduce_once)
         if led.outer is not None and size not in led.sizes:
             pytest.skip(f"not run: world size {size}, and this job has {led.sizes[0]} ranks")
         session = Session(name, JudgedWorld, led=led.world, timeout=timeout)

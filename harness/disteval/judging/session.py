@@ -130,6 +130,10 @@ def leading(
             if led is not None:
                 _dismiss(led, 2)
         sys.exit(2)
+    except BaseException:
+        if led is not None and led.world is not None and led.world.is_open:
+            _dismiss(led, led.exit_code)  # for MPI, where it has begun, waits at exit for all ranks
+        raise
     if led is not None:
         _dismiss(led, led.exit_code)
 
