@@ -7,7 +7,7 @@ once, such as the model, is built by `contestants`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -18,10 +18,8 @@ from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
-from disteval.models.folding import fold_norms
 from disteval.models.preprocess import preprocess
 from disteval.models.resnet18_torch import build, make_predict
-from disteval.models.resnet18_torch import preprocess as normalise
 from torch.utils.data import DataLoader, Dataset
 
 BATCH_SIZE = 256
@@ -45,10 +43,6 @@ def contestants(dataset: ArrayDataset) -> tuple[dict[str, Contestant], list[str]
         "accelerate": ("accelerate", lambda: lambda: accelerate_loop(dataset, model)),
         "disteval, torch": ("torch", lambda: ours(dataset, make_predict(default_weights()))),
         "torch, forward passes alone": ("torch", lambda: bare(dataset, "torch", exact=True)),
-        "torch, folded, forward passes alone": (
-            "torch",
-            lambda: partial(passes, dataset, convolved()),
-        ),
         "torch, optimised, forward passes alone": ("torch", lambda: bare(dataset, "torch")),
         "Keras evaluate": ("tensorflow", lambda: keras_loop(dataset)),
         "disteval, tensorflow": ("tensorflow", lambda: ours(dataset, predict_of("tensorflow"))),
@@ -56,14 +50,9 @@ def contestants(dataset: ArrayDataset) -> tuple[dict[str, Contestant], list[str]
             "tensorflow",
             lambda: bare(dataset, "tensorflow", exact=True),
         ),
-        "tensorflow, folded, forward passes alone": (
-            "tensorflow",
-            lambda: bare(dataset, "tensorflow"),
-        ),
         "Flax loop": ("flax", lambda: flax_loop(dataset)),
         "disteval, jax": ("flax", lambda: ours(dataset, predict_of("jax"))),
         "jax, forward passes alone": ("flax", lambda: bare(dataset, "jax", exact=True)),
-        "jax, folded, forward passes alone": ("flax", lambda: bare(dataset, "jax")),
     }
     there = {name: make for name, (needs, make) in known.items() if importlib.util.find_spec(needs)}
     missing = [f"{name} ({known[name][0]})" for name in known if name not in there]
@@ -94,19 +83,14 @@ def usual(dataset: ArrayDataset, model: torch.nn.Module, batch_size: int) -> int
     return sum(right)
 
 
-def _scored(dataset: ArrayDataset, model: torch.nn.Module) -> Iterator[tuple[Any, Any]]:
-    with torch.no_grad():
-        for images, labels in DataLoader(Pictures(dataset), BATCH_SIZE):
-            yield model(images), labels
-
-
 def torchmetrics_loop(dataset: ArrayDataset, model: torch.nn.Module) -> int:
     """Evaluate by updating a metric with each batch."""
     from torchmetrics.classification import MulticlassAccuracy
 
     metric = MulticlassAccuracy(num_classes=10, average="micro")
-    for scores, labels in _scored(dataset, model):
-        metric.update(scores, labels)
+    with torch.no_grad():
+        for images, labels in DataLoader(Pictures(dataset), BATCH_SIZE):
+            metric.update(model(images), labels)
     return round(float(metric.compute()) * len(dataset))
 
 
@@ -158,18 +142,6 @@ def passes(dataset: ArrayDataset, predict: Callable[[Any], Any]) -> int:
     ]
     found = np.concatenate([np.asarray(each) for each in scores])
     return int((found.argmax(axis=1) == dataset.labels).sum())
-
-
-def convolved() -> Callable[[Any], Any]:
-    """Return the folded torch network as a function of pictures, with all of its convolutions."""
-    model = build(fold_norms(default_weights())).to(memory_format=torch.channels_last)
-
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def predict(images: Any) -> Any:
-        batch = normalise(torch.from_numpy(images))
-        return model(batch.to(memory_format=torch.channels_last))
-
-    return predict
 
 
 def keras_loop(dataset: ArrayDataset) -> Contestant:

@@ -108,11 +108,6 @@ def test_bad_tests_fail_one_by_one_and_each_says_why(run: Run) -> None:
     assert "raise self" not in done.stdout  # the code of a world is no part of a user's test
 
 
-def test_stopping_at_the_first_failure_works_as_ever(run: Run) -> None:
-    options = (SOCKETS, "--world-size=2", "--world-timeout=5")
-    assert counts(run(BAD_TESTS, *options, "-x")) == {"failed": 1, "passed": 1}
-
-
 def test_markers(run: Run, tmp_path: Path) -> None:
     (tmp_path / "modest.py").write_text(MODEST)
     done = run(MARKED, "--backend=modest:Modest", "--strict-markers")

@@ -1,22 +1,10 @@
 """Every sample is in exactly one shard, and padding is known for what it is."""
 
-from dataclasses import FrozenInstanceError
 from itertools import product, zip_longest
 from typing import Any
 
 import pytest
 from disteval import ShardPlan, UsageError
-
-
-def test_samples_are_dealt_one_by_one_and_not_repeated_unless_asked() -> None:
-    shards = [ShardPlan(5, 3, rank) for rank in range(3)]
-    assert [shard.indices.tolist() for shard in shards] == [[0, 3], [1, 4], [2]]
-    assert shards[0] == ShardPlan(5, 3, 0, "strided", pad=False)
-
-
-def test_a_plan_does_not_change_under_its_indices() -> None:
-    with pytest.raises(FrozenInstanceError):
-        ShardPlan(5, 3, 0).rank = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("mode", ["strided", "contiguous"])
