@@ -49,40 +49,24 @@ def test_what_comes_in_another_length_than_announced_is_refused() -> None:
     assert_each_raised(run_ranks(2, rank), FrameError, str(BLOCK_BYTES - 1))
 
 
-@pytest.mark.parametrize("method", ["_all_gather_bytes", "_all_gather_tensor"])
+@pytest.mark.parametrize("of", ["bytes", "tensor"])
 @pytest.mark.parametrize(
-    ("change", "what"),
-    [(lambda found: None, "None on"), (lambda found: found[:1], "1 entries"),
-     (lambda found: [None, found[1]], "None for ranks [0]"), (iter, "a list_iterator")],
+    ("collective", "change", "what"),
+    [("all_gather", lambda found: None, "None on"), ("all_gather", iter, "a list_iterator"),
+     ("all_gather", lambda found: found[:1], "1 entries"), ("broadcast", lambda _: None, "None on"),
+     ("all_gather", lambda found: [None, found[1]], "None for ranks [0]")],
 )  # fmt: skip
 def test_what_is_not_an_entry_for_each_rank_is_refused_by_the_name_of_the_method(
-    method: str, change: Any, what: str
+    of: str, collective: str, change: Any, what: str
 ) -> None:
-    class Wrong(TensorTemplate):
-        pass
-
-    of_base = getattr(TensorTemplate, method)
-    setattr(Wrong, method, lambda self, *args: change(of_base(self, *args)))
+    method = f"_{collective}_{of}"
+    right = getattr(TensorTemplate, method)
+    wrong = type("Wrong", (TensorTemplate,), {method: lambda *args: change(right(*args))})
 
     def rank(backend: ThreadsDist) -> Any:
-        return same_group(backend, Wrong).all_gather_object(1)
+        return getattr(same_group(backend, wrong), f"{collective}_object")("x" * 1000)
 
-    assert_each_raised(
-        run_ranks(2, rank), FrameError, f"Wrong.{method} returned {what}", "2 entries"
-    )
-
-
-@pytest.mark.parametrize("method", ["_broadcast_bytes", "_broadcast_tensor"])
-def test_a_broadcast_that_returns_nothing_is_refused_by_the_name_of_the_method(method: str) -> None:
-    class InPlace(TensorTemplate):
-        pass
-
-    setattr(InPlace, method, lambda self, *args: None)
-
-    def rank(backend: ThreadsDist) -> Any:
-        return same_group(backend, InPlace).broadcast_object("x" * 1000, 1)
-
-    assert_each_raised(run_ranks(2, rank), FrameError, f"InPlace.{method} returned None")
+    assert_each_raised(run_ranks(2, rank), FrameError, f"Wrong.{method} returned {what}")
 
 
 def test_a_collective_in_a_collective_of_the_same_thread_is_refused_by_that_name() -> None:

@@ -130,6 +130,7 @@ def check_backend(
     )
     check = _Check(session, report, sizes, on_result)
     found = None if led else get_launcher(launcher or cls.launcher)
+    threading.Thread(target=_draw, args=(chosen, examples, seed), daemon=True).start()
     with joined_ray() if isinstance(found, RayLauncher) else nullcontext():
         for jobs in plan(chosen, sizes, found):
             check.run_side_by_side(jobs)
@@ -140,6 +141,14 @@ def check_backend(
     report.rules = [check.results[size, rule.number] for size in sizes for rule in chosen]
     report.seconds = time.monotonic() - begin
     return report
+
+
+def _draw(rules: Sequence[Rule], examples: int, seed: int) -> None:
+    """Draw the examples of rules while ranks start, for which this process would only wait."""
+    if names := [rule.draws for rule in rules if rule.draws]:
+        from disteval.conformance.drawing import draw_ahead  # its import takes half a second
+
+        draw_ahead(names, examples, seed)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Only the leader imports this module: ranks need no Hypothesis.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -146,6 +146,13 @@ def _repeated(
         except LostWorld:  # the rest can't be tried
             break
     return failed
+
+
+def draw_ahead(names: Iterable[str], examples: int, random_seed: int) -> None:
+    """Draw the examples of this module that have these names, for `each` to find them drawn."""
+    for name in names:
+        with _one_at_a_time:
+            draw(globals()[name], examples, random_seed)
 
 
 @lru_cache(8)

@@ -122,6 +122,7 @@ class Rule:
             share.
         loses_ranks: Whether the check ends the world in which it is tried.
         cause: Recognises a mistake that this rule alone shows.
+        draws: The name of the examples in `disteval.conformance.drawing` that the check draws.
     """
 
     number: str
@@ -134,6 +135,7 @@ class Rule:
     process_wide: bool = False
     loses_ranks: bool = False
     cause: Detector | None = None
+    draws: str = ""
 
     @property
     def level(self) -> str:

@@ -171,15 +171,3 @@ class KeepsEveryResult(Gathered):
     def change(self, gathered: list[Any]) -> Any:
         self.kept.append(gathered)
         return gathered
-
-
-class LeaksMemory(Mutant):
-    breaks = "5.3"
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.kept: list[Any] = []
-
-    def all_gather_object(self, obj: Any) -> Any:
-        self.kept.append(b"x" * 200_000)
-        return super().all_gather_object(obj)

@@ -13,7 +13,7 @@ from disteval.conformance.rules.gather import sizes_on_ranks
 from disteval.contract import BaseDistBackend
 
 
-@rule("3.1", "broadcast")
+@rule("3.1", "broadcast", draws="BROADCASTS")
 def check_broadcast(bench: Bench) -> None:
     """On every rank, a broadcast gives the object of rank src, of any kind and for every src.
 

@@ -15,7 +15,7 @@ from disteval.metrics.group import MetricGroup
 from disteval.sharding import ShardPlan
 
 
-@rule("8.1", "exactly once")
+@rule("8.1", "exactly once", draws="DATA_SETS")
 def check_counting(bench: Bench) -> None:
     """Metrics over this backend count every sample once, and equal those of one process exactly.
 

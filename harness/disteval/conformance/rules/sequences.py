@@ -67,7 +67,7 @@ def _entries(result: Any) -> list[Any]:
     return result if isinstance(result, list) else [result]
 
 
-@rule("5.1", "sequences")
+@rule("5.1", "sequences", draws="STEPS")
 def check_sequences(bench: Bench) -> None:
     """Any interleaving of collectives, objects and sources keeps its pairing and its results.
 
