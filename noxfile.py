@@ -30,6 +30,7 @@ nox.options.error_on_missing_interpreters = False
 os.environ.setdefault("PIP_COMPILE", "0")
 # Threads of torch that wait would spin, and take the cores from the other processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # NumPy's, in each process that imports it
 # Some images of containers set it, and each of thousands of processes would compile its imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 nox.needs_version = ">=2026.10"  # whose --parallel runs the sessions of `tests`
