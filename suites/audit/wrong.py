@@ -421,6 +421,97 @@ def stops_after_fifty_batches(case: Case) -> Any:
     return {"accuracy": divided(gathered(counted(case, own)))}
 
 
+@wrong("weighted wrongly", "N=1,B=1,W=2")
+def empty_ranks_count_as_zero(case: Case) -> Any:
+    right, seen = counted(case, strided(case))
+    return {"accuracy": float(np.mean(gathered(right / max(seen, 1))))}
+
+
+@wrong("dropped", "N=2,B=1,W=2")
+def shards_the_stream_twice(case: Case) -> Any:
+    own = [s for i, s in enumerate(case.stream()) if i % case.world_size == case.rank]
+    own = [s for i, s in enumerate(own) if i % case.world_size == case.rank]
+    return {"count": sum(gathered(len(own)))}
+
+
+@wrong("counted twice", "N=1,B=2,W=1")
+def fills_the_last_batch(case: Case) -> Any:
+    own = strided(case)
+    filled = own + own[-1:] * (-len(own) % case.batch_size)
+    return {"count": sum(gathered(counted(case, filled)[1]))}
+
+
+@wrong("dropped", "N=1,B=1,W=2")
+def rank_0_evaluates_its_part_alone(case: Case) -> Any:
+    part = len(case.dataset) // case.world_size
+    own = range(case.rank * part, (case.rank + 1) * part)
+    return {"ids": [i for each in gathered(list(own)) for i in each]}
+
+
+@wrong("outputs in another order", "N=2,B=1,W=1")
+def sorts_by_score(case: Case) -> Any:
+    own = [(s["id"], int(case.predict(s["x"][None]).argmax())) for [s] in batches_of_one(case)]
+    parts = [pair for part in gathered(own) for pair in part]
+    return {"outputs": [out for _, out in sorted(parts, key=lambda p: p[1])], "ordered": True}
+
+
+@wrong("dropped", "N=1,B=1,W=1")
+def gathers_every_other_batch(case: Case) -> Any:
+    found: list[int] = []
+    waiting: list[int] = []
+    for number in range(max(gathered(len(list(batches(case, strided(case))))))):
+        own = strided(case)[number * case.batch_size : (number + 1) * case.batch_size]
+        waiting += rights(case, [case.dataset[i] for i in own])
+        if number % 2:
+            found += [right for part in gathered(waiting) for right in part]
+            waiting = []
+    return {"accuracy": sum(found) / len(case.dataset)}
+
+
+@wrong("ranks disagree", "N=1,B=1,W=2")
+def cuts_all_parts_to_its_own_length(case: Case) -> Any:
+    own = [float(s["value"]) for [s] in batches_of_one(case)]
+    longest = max(gathered(len(own)))
+    parts = gathered(own + [0.0] * (longest - len(own)))
+    return {"sum": sum(sum(part[: len(own)]) for part in parts)}
+
+
+@wrong("weighted wrongly", "N=3,B=2,W=2")
+def weighs_ranks_by_their_batches(case: Case) -> Any:
+    right, seen = counted(case, strided(case))
+    number = len(list(batches(case, strided(case))))
+    return {"accuracy": divided(gathered((number * right / max(seen, 1), number)))}
+
+
+@wrong("dropped", "N=1,B=2,W=1")
+def skips_batches_that_raise(case: Case) -> Any:
+    found: list[int] = []
+    for batch in batches(case, strided(case)):
+        try:
+            x = np.concatenate([s["x"] for s in batch]).reshape(case.batch_size, 8)
+        except ValueError:
+            continue
+        labels = [s["label"] for s in batch]
+        found += (case.predict(x).argmax(axis=1) == labels).tolist()
+    return {"accuracy": divided(gathered((sum(found), len(found))))}
+
+
+@wrong("differs from one rank", "N=3,B=1,W=2")
+def averages_the_ranks_medians(case: Case) -> Any:
+    own = [float(s["value"]) for [s] in batches_of_one(case)]
+    return {"median": float(np.mean([np.median(part) for part in gathered(own) if part]))}
+
+
+@wrong("dropped", "N=5,B=1,W=1")
+def takes_label_0_for_no_label(case: Case) -> Any:
+    own = [
+        int(case.predict(s["x"][None]).argmax()) == s["label"]
+        for [s] in batches_of_one(case)
+        if s["label"]
+    ]
+    return {"accuracy": divided(gathered((sum(own), len(own))))}
+
+
 def merges_lines(case: Case, paths: list[Path]) -> Any:
     rows = [line.split() for path in paths for line in path.read_text().splitlines()]
     return {"accuracy": divided((int(right), 1) for _, right in rows)}
