@@ -455,19 +455,6 @@ def sorts_by_score(case: Case) -> Any:
     return {"outputs": [out for _, out in sorted(parts, key=lambda p: p[1])], "ordered": True}
 
 
-@wrong("dropped", "N=1,B=1,W=1")
-def gathers_every_other_batch(case: Case) -> Any:
-    found: list[int] = []
-    waiting: list[int] = []
-    for number in range(max(gathered(len(list(batches(case, strided(case))))))):
-        own = strided(case)[number * case.batch_size : (number + 1) * case.batch_size]
-        waiting += rights(case, [case.dataset[i] for i in own])
-        if number % 2:
-            found += [right for part in gathered(waiting) for right in part]
-            waiting = []
-    return {"accuracy": sum(found) / len(case.dataset)}
-
-
 @wrong("ranks disagree", "N=1,B=1,W=2")
 def cuts_all_parts_to_its_own_length(case: Case) -> Any:
     own = [float(s["value"]) for [s] in batches_of_one(case)]

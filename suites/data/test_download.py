@@ -1,4 +1,4 @@
-"""Downloads from misbehaving servers and damaged archives fail with a clear error."""
+"""A download of CIFAR-10 is complete or leaves nothing, never overwrites files, and says why."""
 
 import hashlib
 import io
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from disteval import DataError
+from disteval.data import download_cifar10, load_cifar10
 
-from suites.helpers.data import download
+from suites.helpers.data import BINARY_FOLDER, download
 
 HEAD = b"HTTP/1.0 200 OK\r\n\r\n"
 
@@ -90,13 +91,18 @@ def test_an_archive_that_never_ends_is_given_up(
     assert list(tmp_path.iterdir()) == []
 
 
-def tar(name: str, content: bytes) -> bytes:
+def tar(members: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        member = tarfile.TarInfo("folder/file")
-        member.pax_headers, member.size = {"path": name}, len(content)
-        archive.addfile(member, io.BytesIO(content))
+        for name, content in members.items():
+            member = tarfile.TarInfo("folder/file")
+            member.pax_headers, member.size = {"path": name}, len(content)
+            archive.addfile(member, io.BytesIO(content))
     return file.getvalue()
+
+
+def md5_of(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def header(kind: bytes, size: int) -> bytes:
@@ -114,10 +120,10 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (gzip(tar("folder/file", bytes(1 << 17))[: 1 << 16], b"\xff" * 999), "unpacked"),
-        (gzip(tar("folder/file", bytes(1 << 17)))[:100], "unpacked"),
+        (gzip(tar({"folder/file": bytes(1 << 17)})[: 1 << 16], b"\xff" * 999), "unpacked"),
+        (gzip(tar({"folder/file": bytes(1 << 17)}))[:100], "unpacked"),
         (b"noise", "archive"),
-        (gzip(tar("folder/a\0b", b"x")), "can't be unpacked"),
+        (gzip(tar({"folder/a\0b": b"x"})), "can't be unpacked"),
         (gzip(header(tarfile.SYMTYPE, 0)), "neither a file"),
         (gzip(header(tarfile.LNKTYPE, 0)), "neither a file"),
         (gzip(header(tarfile.FIFOTYPE, 0)), "neither a file"),
@@ -126,15 +132,15 @@ def gzip(data: bytes, then: bytes = b"") -> bytes:
 def test_an_archive_that_is_wrong_inside_leaves_nothing(
     tmp_path: Path, data: bytes, message: str
 ) -> None:
-    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    md5 = md5_of(data)
     with answering(HEAD, data) as url, pytest.raises(DataError, match=message):
         download.fetch_archive(url, md5, tmp_path, "folder")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_in_the_way_stays(tmp_path: Path) -> None:
-    data = gzip(tar("folder/file", b"new"))
-    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest().upper()
+    data = gzip(tar({"folder/file": b"new"}))
+    md5 = md5_of(data).upper()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine").write_text("old")
     with answering(HEAD, data) as url, pytest.raises(DataError, match="folder"):
@@ -146,3 +152,52 @@ def test_what_is_in_the_way_stays(tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("x")
     with pytest.raises(DataError, match="folder"):
         download.fetch_archive("http://127.0.0.1:1/", md5, tmp_path / "a file", "folder")
+
+
+RECORDS = bytes([3]) + bytes(3072)
+WHOLE = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+
+
+def test_cifar10_is_fetched_once_and_a_part_of_it_is_not_taken_for_the_whole(
+    tmp_path: Path,
+) -> None:
+    data = gzip(tar({f"{BINARY_FOLDER}/{name}": RECORDS for name in WHOLE}))
+    root = tmp_path / "new" / "data"
+    (root / BINARY_FOLDER).mkdir(parents=True)  # as an earlier try may have left it
+    with answering(HEAD, data) as url:
+        assert download_cifar10(root, url=url, md5=md5_of(data)) == root
+    assert load_cifar10(root).labels.tolist() == [3]
+    assert load_cifar10(root, "train").name == "cifar10/train"
+    assert [path.name for path in root.iterdir()] == [BINARY_FOLDER]
+    # It is there now, so nothing is fetched, into that folder or its parent.
+    for place in (root, root / BINARY_FOLDER):
+        assert download_cifar10(place, url="http://127.0.0.1:1/") == place
+    (root / BINARY_FOLDER / "data_batch_2.bin").unlink()
+    with pytest.raises(DataError, match=r"data_batch_2.bin"):
+        download_cifar10(root, url="http://127.0.0.1:1/")
+    assert len(list((root / BINARY_FOLDER).iterdir())) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "md5", "found"),
+    [
+        (f"{BINARY_FOLDER}/test_batch.bin", "1234", r"\b[0-9a-f]{32}\b.*1234"),
+        ("../escaped", None, "escaped"),
+        ("{tmp}/escaped", None, "escaped"),
+        ("other/file", None, BINARY_FOLDER),
+    ],
+)
+def test_another_archive_is_refused_and_leaves_nothing(
+    tmp_path: Path, name: str, md5: str | None, found: str
+) -> None:
+    data = gzip(tar({name.format(tmp=tmp_path): RECORDS}))
+    with answering(HEAD, data) as url, pytest.raises(DataError, match=found):
+        download_cifar10(tmp_path / "data", url=url, md5=md5 or md5_of(data))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "data"]
+
+
+def test_an_answer_of_another_status_is_named(tmp_path: Path) -> None:
+    answer = b"HTTP/1.0 404 Not Found\r\n\r\n"
+    with answering(answer) as url, pytest.raises(DataError, match="404"):
+        download_cifar10(tmp_path, url=url)
+    assert list(tmp_path.iterdir()) == []
