@@ -178,6 +178,7 @@ def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None)
         lost_here = [r for r in rules if r.loses_ranks and size in lost.WORLD_SIZES]
         losing += [Job(size, [r]) for r in lost_here]
         if others := [r for r in rules if r not in lost_here and r not in alone]:
+            others.sort(key=lambda rule: rule.starts_many)  # large objects were sent by then
             jobs.append(Job(size, others))
     # The last ones wait longest, and where a loss is noticed ranks wait least.
     losing.sort(key=lambda job: job.rules[0].number, reverse=True)

@@ -122,6 +122,7 @@ class Rule:
             share.
         loses_ranks: Whether the check ends the world in which it is tried.
         cause: Recognises a mistake that this rule alone shows.
+        starts_many: Whether the check starts many ranks, which takes all cores.
         draws: The name of the examples in `disteval.conformance.drawing` that the check draws.
     """
 
@@ -135,6 +136,7 @@ class Rule:
     process_wide: bool = False
     loses_ranks: bool = False
     cause: Detector | None = None
+    starts_many: bool = False
     draws: str = ""
 
     @property

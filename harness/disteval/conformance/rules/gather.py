@@ -23,7 +23,7 @@ from disteval.errors import LibraryMissingError, WorldError
 _MANY_RANKS = 16  # so many that 10 comes before 2 where ranks are sorted as text
 
 
-@rule("2.1", "all-gather order", draws="ONE_EACH")
+@rule("2.1", "all-gather order", starts_many=True, draws="ONE_EACH")
 def check_all_gather(bench: Bench) -> None:
     """On every rank, entry r of an all-gather is rank r's object, to the last bit.
 
