@@ -138,7 +138,7 @@ def _as_run_here(command: Command) -> list[str]:
             words += ["--examples=5", *([] if "--world-size" in words else ["--world-size=2"])]
     elif name == "pytest":
         if "suites/properties" in words:  # the sessions run all of it
-            words += ["-k", "one_share or 1.1 or 2.1", "--examples=5"]
+            words += ["-k", "two_values or 1.1 or 2.1", "--examples=5"]
             if command.launcher:
                 words += [f"--backend={LAUNCHERS[command.launcher[0]]}"]
         words = ["-m", "pytest", *words]

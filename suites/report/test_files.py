@@ -168,7 +168,7 @@ def one_rule_at_80_000_sizes() -> None:
 
 
 def an_audit_of_40_000_cases() -> None:
-    same = dict.fromkeys(["num_workers", "shuffle", "ids"], 0) | {"outcome": "right"}
+    same = dict.fromkeys(["num_workers", "shuffle", "ids", "damage"], 0) | {"outcome": "right"}
     cases = [{"size": n, "batch_size": 1, "world_size": 1, **same} for n in range(40_000)]
     run = HEADER | {key: [] for key in ("assumes", "findings", "warnings")} | {"seconds": 1.0}
     run |= dict.fromkeys(["target", "backend", "reason", "details"], "") | {"kind": "audit"}

@@ -128,7 +128,7 @@ def test_a_task_is_shown_with_metrics_coverage_speed_and_ranks() -> None:
     said = " ".join(" ".join(Page(page(("a.json", TASK))).texts).split())
     for found in (
         "my_task:task file a.json", "coverage exact", "ranks 3", "samples/s 100", "loss mean 0.5",
-        "loss worst not", "0 1 2 1 3 4", "rank 2: 4 in 0.1 s",
+        "loss worst none", "0 1 2 1 3 4", "rank 2: 4 in 0.1 s",
     ):  # fmt: skip
         assert found in said, found
 
