@@ -105,7 +105,7 @@ def in_training(case: Case) -> Any:
 def test_what_is_no_error_is_noted(loop: Any, case: str, told: tuple[str, ...]) -> None:
     report = audited(loop, (1, 2), backend="threads", case=case)
     assert report.verdict == "sound"
-    noted = [each for each in report.warnings if "N=1025" not in each]  # too long for a busy machine
+    noted = [each for each in report.warnings if "N=1025" not in each]  # on a busy machine
     assert len(noted) == len(told)
     for warning, part in zip(noted, told, strict=True):
         assert part in warning
@@ -262,6 +262,6 @@ def test_mistakes_that_have_a_name_are_told_by_it_and_each_of_two(
     name: str, told: set[str]
 ) -> None:
     loop, _, case = WRONG[name]
-    report = Audit(loop, backend="threads", tokens="tokens" in case).run()
+    report = Audit(loop, (1, 2), backend="threads", tokens="tokens" in case).run()
     sentences = " ".join(finding.sentence for finding in report.findings)
     assert [words for words in told if words not in sentences] == []

@@ -109,6 +109,7 @@ def each(
             raise
         first = error
     failures: list[BrokenRuleError] = []
+    failed, tries = 0, 1
 
     def run(example: T) -> None:
         try:
@@ -125,27 +126,31 @@ def each(
         raise
     except Flaky:  # an example failed once and passed once
         first = min(failures, key=lambda failure: len(failure.counterexample))
+    except BrokenRuleError as error:  # twice, or by chance
+        first, failed = error, 1
     if not first.doubt:
-        failed = _repeated(bench, function, first.differences[0].trial) if first.differences else 0
-        random = f"it fails at random: {failed} of {_REPEATS} times {DEPENDS}"
-        passed = f"it depends on the calls before, or on chance: it passed {DEPENDS}"
-        first.what += f"\n{random if failed else passed}"
+        if first.differences:
+            failed, tries = _repeated(bench, function, first.differences[0].trial)
+        if tries and not failed:
+            first.what += f"\nit depends on the calls before, or on chance: it passed {DEPENDS}"
+        elif failed < tries:
+            first.what += f"\nit fails at random: {failed} of {tries} times {DEPENDS}"
     raise first
 
 
 def _repeated(
     bench: Bench, function: Callable[[BaseDistBackend, Any], list[Any]], trial: Trial
-) -> int:
-    """Return how often an example fails that has failed once and passed once."""
+) -> tuple[int, int]:
+    """Repeat an example that has failed; return how often it fails, and of how many times."""
     failed = 0
-    for _ in range(_REPEATS):
+    for number in range(_REPEATS):
         try:
             bench.expect(function, [trial])
         except BrokenRuleError:
             failed += 1
         except LostWorld:  # the rest can't be tried
-            break
-    return failed
+            return failed, number
+    return failed, _REPEATS
 
 
 def draw_ahead(names: Iterable[str], examples: int, random_seed: int) -> None:
