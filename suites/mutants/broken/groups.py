@@ -103,12 +103,12 @@ class LeavesASocketOpen(Sockets):
 
     breaks = "1.5"
     launcher = "local"
-    _open: ClassVar[list[socket.socket]] = []
+    left_open: ClassVar[list[socket.socket]] = []
 
     @classmethod
     def finalize_process(cls) -> None:
         super().finalize_process()
-        cls._open.append(socket.socket())
+        cls.left_open.append(socket.socket())
 
 
 class LeavesAThread(Sockets):

@@ -18,7 +18,7 @@ from disteval.conformance.rule import (
 from disteval.conformance.rules.broadcast import broadcast_from_nowhere
 from disteval.conformance.rules.identity import check_identity, check_identity_before
 from disteval.conformance.rules.lost import WAIT_SECONDS, WORLD_SIZES
-from disteval.conformance.rules.sequences import SPARE, TRIES, leaks, resources
+from disteval.conformance.rules.sequences import SPARE, fail_if_always_wrong, leaks, resources
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
 
@@ -96,21 +96,20 @@ def _check_left(ranks: Bench) -> None:
     Both counts are taken in a group that has communicated, so what one group has is in both.
     """
     calls = [1] * ranks.world_size
-    for tries_left in reversed(range(TRIES)):
+
+    def measure() -> list[str]:
         before = ranks.run(resources, calls)
         for _ in range(SPARE + 1):
             ranks.join_again(WAIT_SECONDS)
         after = ranks.run(resources, calls)
-        lines = [
+        return [
             f"rank {rank} went from {was[:2]} to {now[:2]} (file descriptors, threads) when it "
             f"left {SPARE + 1} groups and joined others"
             for rank, (was, now) in enumerate(zip(before, after, strict=True))
             if leaks(was, now)
         ]
-        if not lines:
-            return
-        if not tries_left:
-            raise BrokenRuleError("\n".join(lines))
+
+    fail_if_always_wrong(measure)
 
 
 def _refuse_large(bench: Bench, most: int) -> None:

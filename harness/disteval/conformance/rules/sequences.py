@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ _SLIGHTLY_LATE_SECONDS = 0.002
 _FEW, _AHEAD, _AHEAD_SECONDS = 10, 4_000, 0.3
 _WARM_UP_CALLS = 10
 _CALLS = 50
-TRIES = 3
-"""How often in a row what varies by itself has to be found."""
+_TRIES = 3
 SPARE = 5
 """The descriptors, and the threads, that a library may add by itself."""
 # The caches of an interpreter may grow by so many bytes over a few hundred calls.
@@ -128,19 +127,18 @@ def check_leaks(bench: Bench) -> None:
     """
     if bench.is_larger:
         raise NotApplicableError("it is measured on fewer ranks")
-    for tries_left in reversed(range(TRIES)):
+
+    def measure() -> list[str]:
         before = bench.run(resources, [_WARM_UP_CALLS] * bench.world_size)
         after = bench.run(resources, [_CALLS] * bench.world_size)
-        lines = [
+        return [
             f"rank {rank} went from {was} to {now} (file descriptors, threads, bytes) "
             f"over {2 * _CALLS} collectives and {_CALLS // 2} that failed"
             for rank, (was, now) in enumerate(zip(before, after, strict=True))
             if leaks(was, now) or now[2] > was[2] + _SPARE_BYTES
         ]
-        if not lines:
-            return
-        if not tries_left:
-            raise BrokenRuleError("\n".join(lines))
+
+    fail_if_always_wrong(measure)
 
 
 @rule("5.4", "several objects", cause=state_of_objects)
@@ -203,6 +201,18 @@ def use_several_objects(backend: LoggedBackend, src: int) -> list[Any]:
         results += [o.broadcast_object(mine, src) for o, mine in zip(objects, sent, strict=True)]
     results.append([identity_of(each)[1:] for each in objects])
     return results
+
+
+def fail_if_always_wrong(measure: Callable[[], list[str]]) -> None:
+    """Break the rule if what varies by itself is wrong in several measurements in a row.
+
+    Args:
+        measure: Measures, and returns what is wrong, a line each.
+    """
+    for _ in range(_TRIES):
+        if not (lines := measure()):
+            return
+    raise BrokenRuleError("\n".join(lines))
 
 
 def leaks(before: Sequence[int], after: Sequence[int]) -> bool:
