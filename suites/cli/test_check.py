@@ -34,6 +34,11 @@ class Swapped(ThreadsDist):
         gathered = super().all_gather_object(obj)
         return gathered[::-1]
 
+class TwoMistakes(ThreadsDist):
+    def all_gather_object(self, obj):
+        gathered = super().all_gather_object(obj)
+        return {1: gathered, 2: [*gathered, None]}.get(self.world_size, [b""] * self.world_size)
+
 class SwappedAndSlow(Swapped):
     def broadcast_object(self, obj, src=0):
         late = time.monotonic() + 15
@@ -113,6 +118,18 @@ def test_a_broken_backend_gets_the_smallest_example_and_a_line_that_replays_it(c
     asked = {"--rules": "2.1", "--world-size": "3", "--seed": "0", "--examples": "100"}
     assert options_of(replay) == asked
     assert found[0] in check(*replay).stdout
+
+
+def test_failures_of_one_mistake_are_told_once_and_two_mistakes_are_both_told(
+    check: Any, tmp_path: Path
+) -> None:
+    options = ("--world-size=1,2,3,4", "--rules=2.3", "--json=r.json")
+    done = check("mine:TwoMistakes", *options)
+    assert re.findall(r"^also: .*", done.stdout, re.M) == ["also: rule 2.3 at world size 4"]
+    assert done.stdout.count("✗ breaks rule 2.3") == len(done.stderr.splitlines()) == 2
+    found = json.loads((tmp_path / "r.json").read_text())["rules"]
+    assert [result["also"] for result in found] == [[], [], [["2.3", 4]], []]
+    assert all(result["counterexample"] for result in found[1:])
 
 
 def replayed(output: str) -> list[str]:

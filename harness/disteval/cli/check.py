@@ -16,7 +16,7 @@ from disteval.cli.completion import complete_backend
 from disteval.cli.options import COUNT, Command, judging_options, option
 from disteval.cli.tables import print_findings, print_line, print_verdict, table_console
 from disteval.cli.terminal import is_quiet, print_failure, write_reports
-from disteval.conformance.verdict import finding_of, reasons_of
+from disteval.conformance.verdict import findings_of, first_of, place_of, reasons_of
 from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.judging.report import SIGNS
@@ -62,11 +62,11 @@ def check_command(
 
     TARGET is a registered name, or a module:Class that can be imported from the working directory.
     The command starts the ranks, or joins them under mpirun or torchrun. It prints the first
-    failure of each rule at once, and at the end a table of all rules and a sentence that says what
-    the check covers. A backend is conformant only if it keeps every required rule at two or more
-    world sizes, so a check with --rules, or at one world size, does not prove that. The exit status
-    is 0 if every rule that was asked for holds or does not apply, 1 if one is broken, and 2 if one
-    could not be judged or nothing was tried.
+    failure of each mistake at once, and at the end a table of all rules and a sentence that says
+    what the check covers. A backend is conformant only if it keeps every required rule at two or
+    more world sizes, so a check with --rules, or at one world size, does not prove that. The exit
+    status is 0 if every rule that was asked for holds or does not apply, 1 if one is broken, and 2
+    if one could not be judged or nothing was tried.
 
     \b
     disteval check torch_cpu
@@ -107,14 +107,18 @@ def check_command(
 
 
 def _print_first_failures() -> Callable[[Result], None]:
-    """Return a function that prints on standard error the first failure of each rule.
+    """Return a function that prints on standard error the first failure of each mistake.
 
     Several threads may call it.
     """
-    first: dict[str, Result] = {}
+    told: dict[object, str] = {}
 
     def print_failure(result: Result) -> None:
-        if result.outcome != "failed" or first.setdefault(result.id, result) is not result:
+        place = place_of(vars(result))
+        # What is tried again at the end comes twice.
+        if result.outcome != "failed" or place in [*told.values()]:
+            return
+        if first_of(told, vars(result)) != place:
             return
         # Ranks may have been lost for another reason, or were only too slow.
         note = "" if result.replay else " (it is tried again at the end)"
@@ -159,8 +163,7 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
     for reason in reasons_of(map(vars, report.rules)):
         where = "; ".join(reason.where)
         print_line(console, f"{SIGNS[reason.outcome].glyph} {where}: {reason.text}")
-    failed = [result for result in report.rules if result.outcome == "failed"]
-    print_findings(console, [finding_of(vars(result)) for result in failed])
+    print_findings(console, findings_of(map(vars, report.rules)))
     total = sum(result.examples for result in report.rules)
     print_verdict(console, report.target, report.judged)
     console.print(f"{total} examples in {report.seconds:.0f} s")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from disteval.judging.report import OUTCOMES, SIGNS, Finding, Verdict, grouped
+from disteval.judging.report import OUTCOMES, SIGNS, Finding, Verdict
 from disteval.report.evaluations import conduct, results, title_of
 from disteval.text import visible
 
@@ -27,8 +27,8 @@ def print_line(console: Console, line: str, style: str = "") -> None:
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Print findings, one for each likely cause."""
-    for finding in grouped(findings):
+    """Print findings."""
+    for finding in findings:
         first, *lines = finding.lines()
         print_line(console, f"\n{SIGNS['failed'].glyph} {first}", "bold red")
         for line in lines:

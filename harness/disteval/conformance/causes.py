@@ -23,7 +23,12 @@ from disteval.conformance.fingerprint import Gathered, describe, digest
 from disteval.conformance.wrong import Difference, Long, same
 from disteval.errors import HarnessError, WorldError
 from disteval.world.channel.messages import Frame
+from disteval.world.postmortem import first_line
 
+OUT_OF_ORDER = (
+    "an all-gather returned the right objects in another order than that of the ranks; entry r has "
+    "to be that of rank r"
+)
 ADDRESS_IN_USE = (
     "the backend listens on a fixed port, which another process has; let rank 0 listen on "
     "rendezvous.port, or on port 0 and publish the port that it got"
@@ -120,6 +125,43 @@ def likely_cause(seen: Seen, of_rule: Detector | None = None) -> str:
     return ""
 
 
+def failure_of(seen: Seen, message: str) -> str:
+    """Return in a few words how a rule failed: the same at any world size, for one mistake.
+
+    Args:
+        seen: What was seen of it.
+        message: The failure in words, where nothing else is known of it.
+    """
+    if kinds := _raised(seen):
+        return f"raised {', '.join(sorted(kinds))}"
+    if seen.error is not None:
+        return "ranks ended" if seen.error.lost else "ranks waited"
+    if not seen.shown:  # a check that has compared by itself has words of its own
+        return " ".join(dict.fromkeys(re.findall(r"[^\W\d]+", first_line(message))))
+    with suppress(Exception):  # what a broken backend returned may not even be comparable
+        if all(difference.got is not None for difference in seen.shown):
+            parts = [part for each in seen.shown for part in leaves(each.got, each.expected)]
+            return ", ".join(sorted({_of_parts(*part) for part in parts}))
+    return "other results"
+
+
+def _of_parts(got: Any, expected: Any) -> str:
+    if isinstance(got, Long):
+        got = b"" if got.kind == "bytes" else bytearray()
+    if type(got) is not type(expected):
+        return "another type"
+    lengths = [
+        len(each) if isinstance(each, list | tuple | dict) else 0 for each in (got, expected)
+    ]
+    return "another value" if lengths[0] == lengths[1] else "another length"
+
+
+def _raised(seen: Seen) -> set[str]:
+    """Return the names of the classes of the exceptions that ranks raised."""
+    said: list[str] = [status.raised for status in (seen.error.ranks if seen.error else ())]
+    return {text.partition(":")[0].rpartition(".")[2].strip() for text in said if text}
+
+
 def explains(seen: Seen, test: Callable[[Difference], bool]) -> bool:
     """Return whether a test holds for all that is shown, and for most of all that was wrong."""
 
@@ -204,8 +246,7 @@ def _sends(frames: Sequence[Frame], cls: type) -> bool:
 def raises(seen: Seen) -> str:
     """Say where, if all ranks that raised did so at one line of the backend, and alike."""
     raised = [status for status in (seen.error.ranks if seen.error else ()) if status.raised]
-    places = {_place(status.frames, seen.cls) for status in raised}
-    kinds = {status.raised.partition(":")[0].rpartition(".")[2].strip() for status in raised}
+    places, kinds = {_place(status.frames, seen.cls) for status in raised}, _raised(seen)
     # An error of disteval says itself what to do, and may come of what another rank does.
     own = any(isinstance(error, HarnessError) for error in seen.errors.values())
     if len(places) == len(kinds) == 1 and all(places) and not own:
@@ -245,7 +286,7 @@ def leaves(got: Any, expected: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
     if digest(got) == digest(expected):
         return
     alike = type(got) is type(expected) and deep < _MOST_DEEP
-    if alike and type(got) in (list, tuple) and len(got) == len(expected):
+    if alike and type(got) in (list, tuple, Gathered) and len(got) == len(expected):
         parts = list(zip(got, expected, strict=True))
     elif alike and type(got) is dict and list(got) == list(expected):
         parts = list(zip(got.values(), expected.values(), strict=True))
@@ -292,12 +333,15 @@ def cut(seen: Seen) -> str:
     shorter = [pair for each in seen.every for pair in pairs(each) if _is_cut(pair)]
     cut_at = {_length(pair.got) for pair in shorter}
     several = len({len(pair.expected) for pair in shorter}) > 1
+    # Of one payload alone it may be what has come so far, but for such a size.
+    at_a_power = all(at & (at + 1) == 0 or at & (at - 1) == 0 for at in cut_at)
+    sizes_of_buffers = len(cut_at) == 1 and 0 not in cut_at and (several or at_a_power)
     tests: dict[str, Callable[[Difference, Pair], bool]] = {
         STRIPPED: lambda d, p: same(p.got, p.expected.rstrip(b"\0")),
         SIXTEEN_BITS: lambda d, p: _is_cut(p, len(p.expected) % (1 << 16)),
         SIZE_OF_RANK_0: lambda d, p: several and _is_cut(p, _length_of(d, p, 0)),
         OWN_SIZE: lambda d, p: several and _is_cut(p, _length_of(d, p, d.rank)),
-        CUT_AT: lambda d, p: several and _is_cut(p) and len(cut_at) == 1 and 0 not in cut_at,
+        CUT_AT: lambda d, p: sizes_of_buffers and _is_cut(p),
         SHORT: lambda d, p: _is_cut(p) and _length(p.got) > 0,
     }
     for cause, test in tests.items():
@@ -326,6 +370,29 @@ def _length_of(difference: Difference, pair: Pair, rank: int) -> int:
     """Return the length of what a rank sent in an all-gather; -1 in a broadcast."""
     expected = difference.expected[pair.call]
     return len(expected[rank]) if type(expected) is Gathered else -1
+
+
+def out_of_order(seen: Seen) -> str:
+    """Recognise the right objects at wrong places, in the lists that all-gathers returned."""
+
+    def moved(got: Any, expected: Any) -> bool:
+        both = isinstance(got, list) and isinstance(expected, list)
+        return both and sorted(map(_digest, got)) == sorted(map(_digest, expected))
+
+    def out_of_place(difference: Difference) -> bool:
+        got, expected = difference.got or [], difference.expected
+        found = [
+            (one, other) for one, other in zip(got, expected, strict=True) if not same(one, other)
+        ]
+        # A rule with a program of its own may have all entries in one list.
+        in_one = not difference.trial.collectives and moved(got, expected)
+        return bool(found) and (in_one or all(moved(*pair) for pair in found))
+
+    return OUT_OF_ORDER if explains(seen, out_of_place) else ""
+
+
+def _digest(got: Any) -> str:
+    return str(got.digest) if type(got) is Long else digest(got)
 
 
 def overwritten(seen: Seen) -> str:

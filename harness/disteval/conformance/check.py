@@ -18,7 +18,7 @@ from itertools import accumulate
 from queue import SimpleQueue
 
 from disteval.conformance.bench import Bench
-from disteval.conformance.causes import Seen, likely_cause, raises
+from disteval.conformance.causes import Seen, failure_of, likely_cause, out_of_order, raises
 from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
 from disteval.conformance.rule import (
     RULES,
@@ -350,9 +350,10 @@ def try_rule(rule: Rule, bench: Bench) -> Try[Result]:
         result.counterexample = error.counterexample
         result.evidence = error.error.evidence if error.error else []
         seen = Seen(bench.cls, bench.world_size, error.error, error.differences, bench.wrong)
+        result.failure = failure_of(seen, error.what)
         result.cause = likely_cause(seen, rule.cause)
         result.usually = "" if result.cause else rule.usually
-        result.cause = result.cause or raises(seen)
+        result.cause = result.cause or out_of_order(seen) or raises(seen)
         said = first_line(error.what) if error.doubt else ""
     except WorldError as error:  # a world did not start
         if not (rule.loses_ranks or error.lost):
@@ -376,7 +377,7 @@ def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Re
         return
     if result.outcome == "failed":
         result.outcome, result.message, result.cause = "unsupported", reason, ""
-        result.usually, result.evidence = "", []
+        result.usually, result.failure, result.evidence = "", "", []
     elif result.outcome == "passed" and result.world_size > 1:  # alone there is no other rank
         result.outcome = "failed"
         result.message = f"{rule.capability} is declared a no ({reason}), but it works"

@@ -27,7 +27,7 @@ import pytest
 from disteval.conformance.bench import Bench
 from disteval.conformance.own_calls import own_calls_end, reduce_once
 from disteval.conformance.summary import Summary
-from disteval.conformance.verdict import finding_of
+from disteval.conformance.verdict import finding_of, first_of, place_of
 from disteval.conformance.world import JudgedWorld
 from disteval.contract import Capabilities
 from disteval.errors import HarnessError, LibraryMissingError, UsageError, WorldError
@@ -46,7 +46,7 @@ _OPTIONS = (
 )  # fmt: skip
 Code = int | pytest.ExitCode | None
 _LED = pytest.StashKey[Led[JudgedWorld]]()
-_TOLD = pytest.StashKey[dict[tuple[str, str], str]]()
+_TOLD = pytest.StashKey[dict[str, dict[object, str]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -228,13 +228,16 @@ def required() -> list[str]:
 def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
     """Return the failure of a rule as text.
 
-    If another failure of this backend has shown the same likely cause, that one is referred to.
+    If another failure of this backend has shown the same mistake, that one is referred to.
     """
-    found = finding_of(vars(result))
-    where = f"{found.title}, {found.where}"
-    told = config.stash.setdefault(_TOLD, {}).setdefault((backend, found.cause), where)
-    if found.cause and told != where:
-        found = replace(found, cause=f"that of {told}", example="", message="", evidence=())
+    found, told = (
+        finding_of(vars(result)),
+        config.stash.setdefault(_TOLD, {}).setdefault(backend, {}),
+    )
+    first = first_of(told, vars(result))
+    if first != place_of(vars(result)):
+        same = f"the same mistake as {first}"
+        found = replace(found, message=same, example="", usually="", evidence=())
     return "\n".join(map(str, found.lines()))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from disteval.conformance.provider import provider_of
 from disteval.conformance.rule import RULES, Rule
 from disteval.conformance.rules.template import applies
-from disteval.conformance.verdict import judge, order
+from disteval.conformance.verdict import judge, mistakes, order
 from disteval.contract import BaseDistBackend
 from disteval.judging.report import BaseReport, Verdict, header, replay
 
@@ -32,6 +32,7 @@ class Result:
         examples: The number of examples that were tried.
         seconds: The time that the rule took.
         message: The failure, or the reason why the rule was not judged.
+        failure: How the rule failed, in a few words that do not depend on the world size.
         evidence: The title and the text of each traceback, stack and output of ranks.
         counterexample: The smallest failing example found.
         cause: The likely cause of the failure and what to do about it, if it could be seen.
@@ -39,6 +40,7 @@ class Result:
         observed: What the ranks did, for rules that report more than that they passed, and for
             losses that did not recur.
         replay: The command that repeats this rule at this world size, if it failed or lost ranks.
+        also: The rules with their world sizes whose failures show the same mistake, of the first.
     """
 
     id: str
@@ -50,12 +52,14 @@ class Result:
     examples: int = 0
     seconds: float = 0.0
     message: str = ""
+    failure: str = ""
     evidence: list[tuple[str, str]] = field(default_factory=list)
     counterexample: str = ""
     observed: str = ""
     replay: str = ""
     cause: str = ""
     usually: str = ""
+    also: list[tuple[str, int]] = field(default_factory=list)
 
     @classmethod
     def of(cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = "") -> Result:
@@ -70,6 +74,7 @@ class Result:
             self,
             outcome="error",
             message=why,
+            failure="",
             counterexample="",
             cause="",
             usually="",
@@ -132,6 +137,8 @@ class Report(BaseReport):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values, as ``report.schema.json`` describes them."""
+        for first, *others in mistakes(map(vars, self.rules)):
+            first["also"] = [(other["id"], other["world_size"]) for other in others]
         values = asdict(self)
         del values["seconds"], values["cls"]
         verdict = self.judged

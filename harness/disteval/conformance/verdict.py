@@ -5,7 +5,9 @@ It knows results as the JSON of a check has them, so a page judges a file's resu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -149,6 +151,59 @@ def _value(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
+def place_of(result: Mapping[str, Any]) -> str:
+    """Return which result it is: "rule 2.1 at world size 2"."""
+    return f"{name_rules([result['id']])} at {name_sizes([result['world_size']])}"
+
+
+def first_of(told: dict[object, str], result: Mapping[str, Any]) -> str:
+    """Return the place of the failure that was told first of this one's mistake; it may be this.
+
+    A mistake is a likely cause, or a rule that fails in one way where no cause was seen.
+
+    Args:
+        told: What was told of the backend, which is noted there.
+        result: The result of a rule that failed; older files name neither cause nor way.
+    """
+    way = result["id"], result.get("failure", "")
+    first = told.setdefault(result.get("cause") or way, place_of(result))
+    told.setdefault(way, first)
+    return first
+
+
+def mistakes(results: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    """Return the results of one check that failed, those of one mistake together.
+
+    Those whose cause was seen come before those without, which may belong to one of them; of one
+    mistake the smallest example comes first.
+    """
+    failed = [result for result in results if result["outcome"] == "failed"]
+    failed.sort(key=lambda one: (not one.get("cause"), order(one["id"]), one["world_size"]))
+    told: dict[object, str] = {}
+    groups: dict[str, list[Any]] = {}
+    for result in failed:
+        groups.setdefault(first_of(told, result), []).append(result)
+    for some in groups.values():
+        some.sort(key=lambda one: (not one.get("cause"), len(one["counterexample"]) or math.inf))
+    return list(groups.values())
+
+
+def findings_of(
+    results: Iterable[Mapping[str, Any]], told: Callable[[Any], Finding] | None = None
+) -> list[Finding]:
+    """Return the failures of one check as findings, one for each mistake.
+
+    Args:
+        results: All results.
+        told: Returns one failure as a finding; None stands for `finding_of`.
+    """
+    found = []
+    for some in mistakes(results):
+        first, *others = map(told or finding_of, some)
+        found.append(replace(first, also=others, others=_where_of(some[1:])))
+    return found
+
+
 def finding_of(result: Mapping[str, Any]) -> Finding:
     """Return a result that failed as a finding; older files name no cause."""
     return Finding(
@@ -176,6 +231,13 @@ class Reason(NamedTuple):
     outcome: str
     text: str
     where: Sequence[str]
+
+
+def _where_of(results: Iterable[Mapping[str, Any]]) -> str:
+    rules: dict[str, set[int]] = {}
+    for result in results:
+        rules.setdefault(result["id"], set()).add(result["world_size"])
+    return _where(rules)
 
 
 def reasons_of(results: Iterable[Mapping[str, Any]]) -> list[Reason]:

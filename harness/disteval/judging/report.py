@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -118,7 +118,8 @@ class Finding:
         usually: What people get wrong who break this rule.
         evidence: The title and the text of each traceback, stack and output of ranks.
         replay: The command that shows it again.
-        also: Other findings of the same cause, or of the same title where no cause was seen.
+        also: Other findings that show the same mistake.
+        others: Where these are, in one line.
         target: What is wrong, on a page about several.
         anchor: What links to it on a page.
     """
@@ -133,17 +134,12 @@ class Finding:
     evidence: Sequence[tuple[str, str]] = ()
     replay: str = ""
     also: Sequence[Finding] = ()
+    others: str = ""
     target: str = ""
     anchor: str = ""
 
     def lines(self) -> list[Line]:
         """Return all that is said of it, in order; what is not known is left out."""
-        places: dict[str, list[str]] = {}
-        for other in self.also:
-            places.setdefault(other.title, []).append(other.where)
-        also = ", ".join(f"{title} ({', '.join(where)})" for title, where in places.items())
-        if not self.cause:
-            also = ", ".join(other.where for other in self.also)
         found = [
             Line(self.title, self.sentence),
             Line("smallest case", self.where),
@@ -151,29 +147,11 @@ class Finding:
             Line("found", self.message),
             Line("likely cause", self.cause),
             Line("usually", self.usually),
-            Line("the same cause" if self.cause else "also at", also),
+            Line("also", self.others),
             *(Line(title, text, folded=True) for title, text in self.evidence),
             Line("again", self.replay),
         ]
         return [line for line in found if line.text]
-
-
-def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding for each likely cause, and for each title without; it has the others.
-
-    A finding without a cause belongs to that of the same title, if there is one.
-    """
-    found = list(findings)
-    causes = {finding.title: finding.cause for finding in reversed(found) if finding.cause}
-    groups: dict[str, list[Finding]] = {}
-    for finding in found:
-        key = finding.cause or causes.get(finding.title, finding.title)
-        groups.setdefault(key, []).append(finding)
-    shown = []
-    for some in groups.values():
-        first = next((finding for finding in some if finding.cause), some[0])
-        shown.append(replace(first, also=tuple(each for each in some if each is not first)))
-    return shown
 
 
 def replay(

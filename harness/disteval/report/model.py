@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from disteval.conformance.verdict import Reason, finding_of, judge, order, reasons_of
-from disteval.judging.report import Finding, Verdict, grouped
+from disteval.conformance.verdict import Reason, finding_of, findings_of, judge, order, reasons_of
+from disteval.judging.report import Finding, Verdict
 from disteval.report.files import check_table
 
 _RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
@@ -147,14 +147,14 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
 
 
 def failures(columns: Iterable[Column], rows: Sequence[Row]) -> list[Finding]:
-    """Return every failure, by check, rule and world size; one likely cause is one finding."""
-    mine: dict[int, list[Finding]] = {}
-    for cell in (cell for row in rows for cell in row.cells):
-        if cell.result and cell.result["outcome"] == "failed":
-            found = finding_of(cell.result)
-            told = replace(found, target=cell.column.label, anchor=cell.anchor)
-            mine.setdefault(cell.column.index, []).append(told)
-    return [finding for column in columns for finding in grouped(mine.get(column.index, ()))]
+    """Return every failure, by check, rule and world size; those of one mistake are one finding."""
+    cells = {id(cell.result): cell for row in rows for cell in row.cells if cell.result}
+
+    def told(result: Result) -> Finding:
+        cell = cells[id(result)]
+        return replace(finding_of(result), target=cell.column.label, anchor=cell.anchor)
+
+    return [found for column in columns for found in findings_of(column.run["rules"], told)]
 
 
 def faults(rows: Iterable[Row]) -> list[Cell]:
