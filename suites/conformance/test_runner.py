@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import socket
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from disteval import RankError
 from disteval.conformance.check import check_backend, select_rules
 from disteval.conformance.rule import Rule
 from disteval.contract import Rendezvous
-from disteval.errors import WorldError
+from disteval.errors import LibraryMissingError, WorldError
 from disteval_backends.threads_dist import ThreadsDist
 
 from suites.mutants.broken.groups import MeetsAtOnePlace
@@ -103,6 +104,22 @@ def test_a_world_to_be_lost_that_cannot_start_costs_no_other_rule_its_verdict() 
     assert [result.outcome for result in report.rules] == ["passed", "error", "passed"]
     assert "3 s are too few" in report.rules[1].message
     assert report.verdict == "incomplete"
+
+
+class FewPlaces(ThreadsDist):
+    """A backend that has places for four ranks."""
+
+    @classmethod
+    def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
+        if world_size > 4:
+            raise LibraryMissingError("there are 4 GPUs")
+        super().init_process(rank, world_size, rendezvous)
+
+
+def test_a_check_says_what_it_left_out_where_there_is_no_room_for_many_ranks() -> None:
+    report = check_backend(FewPlaces, (2, 3), rules=select_rules(["2.1"]), examples=2)
+    assert re.search("16 ranks: .*4 GPUs", report.rules[0].message)
+    assert re.search("passes .* at world sizes 2 and 3; .*in part: rule 2.1", report.judged.covers)
 
 
 class CannotJoinThree(Sockets):

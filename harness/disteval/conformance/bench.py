@@ -37,6 +37,7 @@ class Bench:
         cls: The backend's class.
         ran: The number of examples tried so far.
         observed: Lines in which a check describes what the ranks did, also if it passes.
+        left_out: What a check leaves out on these ranks, and why; nothing if it tries all.
         wrong: The wrong results of all examples so far.
     """
 
@@ -51,6 +52,7 @@ class Bench:
     cls: type[BaseDistBackend] = field(init=False)
     ran: int = field(default=0, init=False)
     observed: list[str] = field(default_factory=list, init=False)
+    left_out: str = field(default="", init=False)
     wrong: list[Difference] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:

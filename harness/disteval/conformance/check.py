@@ -361,6 +361,7 @@ def try_rule(rule: Rule, bench: Bench) -> Try[Result]:
         result.outcome, result.message = "error", str(error)
         said = doubt(error) if error.lost else ""
     else:
+        result.message = bench.left_out
         if not bench.ran:
             result.outcome, result.message = "error", "the rule's check tried no example"
     result.examples, result.seconds = bench.ran, time.monotonic() - begin

@@ -31,7 +31,7 @@ class Result:
             lost once and not again).
         examples: The number of examples that were tried.
         seconds: The time that the rule took.
-        message: The failure, or the reason why the rule was not judged.
+        message: The failure, or why the rule was not judged, or not tried as far as elsewhere.
         failure: How the rule failed, in a few words that do not depend on the world size.
         evidence: The title and the text of each traceback, stack and output of ranks.
         counterexample: The smallest failing example found.

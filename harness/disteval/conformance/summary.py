@@ -134,5 +134,5 @@ def _record(
     if result is None and report.skipped:
         return target, known, None
     result = result or Result.of(rule, size, "error")
-    names = ("id", "level", "world_size", "outcome", "examples")
+    names = ("id", "level", "world_size", "outcome", "examples", "message")
     return target, known, {name: getattr(result, name) for name in names}

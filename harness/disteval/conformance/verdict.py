@@ -34,7 +34,10 @@ def judge(
         single_rank: Why the class declares that it can't do more than one rank, if it does.
     """
     found: _Found = {"passed": {}, "failed": {}, "error": {}, "unsupported": {}}
+    in_part = set()
     for result in results:
+        if result["outcome"] == "passed" and result.get("message"):
+            in_part.add(result["id"])
         if result["outcome"] != "passed" or result["examples"]:
             rules = found[result["outcome"]]
             rules.setdefault(result["id"], set()).add(result["world_size"])
@@ -43,6 +46,7 @@ def judge(
     if failed := found["failed"]:
         covers = f"is broken: it breaks {_where(failed, of)}"
         return Verdict("broken", covers, _counted("breaks", failed, known, contract), 1)
+    partly = f"; tried in part: {name_rules(in_part)}" if in_part else ""
     sizes = _whole_sizes(found, contract)
     required = _required(contract)
     alone = ", the only one that it declares to have" if single_rank and sizes == [1] else ""
@@ -55,12 +59,13 @@ def judge(
         covers += alone
         if excused := contract.keys() & found["unsupported"].keys() - found["passed"].keys():
             covers += f"; not held against it: {name_rules(excused)}"
+        covers += partly
         return Verdict("conformant", covers, f"conformant{alone and ' at world size 1'}", 0)
-    return _incomplete(found, of, known, contract, single_rank)
+    return _incomplete(found, partly, of, known, contract, single_rank)
 
 
 def _incomplete(
-    found: _Found, of: str, known: int, contract: Mapping[str, str], single_rank: str
+    found: _Found, partly: str, of: str, known: int, contract: Mapping[str, str], single_rank: str
 ) -> Verdict:
     """Return the verdict of a check in which no rule failed and some are missing."""
     passed, error = found["passed"], found["error"]
@@ -69,7 +74,7 @@ def _incomplete(
         return Verdict("incomplete", f"was not tried{why}", "not tried", 2)
     if not passed:
         return Verdict("incomplete", f"could not be judged by {_where(error, of)}", "not judged", 2)
-    covers = f"passes {_where(passed, of)}"
+    covers = f"passes {_where(passed, of)}{partly}"
     if error:
         covers += f"; not judged: {_where(error)}"
     rest = {*_required(contract)}.difference(passed, error)
@@ -220,10 +225,10 @@ def finding_of(result: Mapping[str, Any]) -> Finding:
 
 
 class Reason(NamedTuple):
-    """The reason why a backend was not judged by some rules.
+    """The reason why a backend was not judged by some rules, or not by all that they try.
 
     Attributes:
-        outcome: ``unsupported`` or ``error``.
+        outcome: ``unsupported`` or ``error``; ``passed`` where a part was left out.
         text: The reason, and the command that tries the rule again.
         where: The rules with their world sizes.
     """
@@ -244,7 +249,7 @@ def reasons_of(results: Iterable[Mapping[str, Any]]) -> list[Reason]:
     """Return the reasons why a backend was not judged by some rules, each reason once."""
     untold: dict[tuple[str, str], dict[str, list[int]]] = {}
     for result in results:
-        if result["outcome"] in ("unsupported", "error"):
+        if result["outcome"] != "failed" and result["message"]:
             again = f"; again: {result['replay']}" if result["replay"] else ""
             sizes = untold.setdefault((result["outcome"], result["message"] + again), {})
             sizes.setdefault(result["id"], []).append(result["world_size"])

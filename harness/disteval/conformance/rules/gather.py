@@ -37,13 +37,24 @@ def check_all_gather(bench: Bench) -> None:
     from disteval.conformance.drawing import ONE_EACH, each  # ranks need no Hypothesis
 
     each(bench, sequence, ONE_EACH, _gathering)
-    # Ray starts a process for each rank, which imports all libraries anew.
-    if bench.is_smallest and bench.session.can_start and bench.cls.launcher != "ray":
-        _check_many(bench)
+    if not bench.is_smallest:
+        return
+    if not bench.session.can_start:
+        why_not = "this job can't start other ranks"
+    elif bench.cls.launcher == "ray":
+        why_not = "on Ray each rank takes seconds to start"
+    else:
+        why_not = _check_many(bench)
+    if why_not:
+        bench.left_out = f"not tried with {_MANY_RANKS} ranks: {why_not}"
 
 
-def _check_many(bench: Bench) -> None:
-    """Let many ranks gather and broadcast their numbers, which shows ranks in order of text."""
+def _check_many(bench: Bench) -> str:
+    """Let many ranks gather and broadcast their numbers, which shows ranks in order of text.
+
+    Returns:
+        Why this host is too small for so many; nothing if it is not.
+    """
     lists = [[rank] * _MANY_RANKS**2 for rank in range(_MANY_RANKS)]  # they take a second move
     calls = [Collective([*range(_MANY_RANKS)], src) for src in (None, 1, 2, 10, _MANY_RANKS - 1)]
     calls += [Collective(lists), Collective(lists, 10)]
@@ -53,9 +64,11 @@ def _check_many(bench: Bench) -> None:
                 check_identity(many)
                 many.expect(sequence, [trial_of([call]) for call in calls])
                 bench.ran += many.ran
-        except WorldError as error:  # they did not start; there may be fewer GPUs
+        except WorldError as error:  # they did not start
             if not isinstance(error.common, LibraryMissingError):
                 raise LostWorld(error, "") from error
+            return str(error.common)  # there are fewer GPUs
+    return ""
 
 
 @rule("2.2", "all-gather of every kind")
