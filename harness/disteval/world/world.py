@@ -219,8 +219,8 @@ class World:
         def give_up() -> bool:
             nonlocal notices
             waited = time.monotonic() - begin
-            if waited > (notices + 1) * _NOTICE_SECONDS:
-                notices += 1
+            if waited // _NOTICE_SECONDS > notices:  # also where starting them has taken long
+                notices = int(waited // _NOTICE_SECONDS)
                 started = f"{len(self._channel.hellos)} of {self.world_size} ranks have started"
                 _LOGGER.warning("%s after %.0f s", started, waited)
             return bool(self._ended()) or waited > self._start_seconds
