@@ -58,9 +58,6 @@ TORCH, JAX, TENSORFLOW = (TABLE["versions"][name] for name in ("torch", "jax", "
 TESTS = [*(name for name in SUITES if name != "tests-python"), "static"]
 """What `tests` runs, and ci.yml as jobs."""
 
-FINDINGS: dict[str, dict[str, Any]] = nox.project.load_toml("suites/findings/environments.toml")
-"""What `findings` and `evalbugs` install; what a line of a table means stands at its top."""
-
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 """What the core runs on; those that are not installed are skipped."""
 
@@ -290,45 +287,58 @@ def hosts_slurm(session: nox.Session, mpi: str) -> None:
 
 
 @nox.session
-@nox.parametrize("releases", [nox.param(n, id=n) for n in FINDINGS if "loops" in FINDINGS[n]])
-def evalbugs(session: nox.Session, releases: str) -> None:
-    """Audit evaluation loops of other libraries; each verdict must be the known one.
+def sound(session: nox.Session) -> None:
+    """Audit loops over other libraries that are right; each must be found sound.
 
-    Not part of `tests`. ``-- eval_loss`` audits the loops with that in their names alone.
+    Not part of `tests`. ``-- lightning_loops`` audits the loops with that in their names alone.
     """
-    _install_releases(session, releases)
-    session.run("python", "-m", "suites.evalbugs", f"--environment={releases}", *session.posargs)
-    if releases == "newest" and not session.posargs:
+    pinned = "suites/audit/sound/requirements.txt"
+    session.install(".[torch,conformance]", TORCH, "--requirement", pinned)
+    # It asks for torchvision, and needs it for images alone.
+    session.install("--no-deps", "litdata==0.2.76")
+    session.run("python", "-m", "suites.audit.sound", *session.posargs)
+    if not session.posargs:
         # The functions to start from, of which `tests` has only the libraries that load quickly.
         required = {"DISTEVAL_REQUIRE": "lightning,transformers,ignite,mmengine"}
         session.run("pytest", "suites/audit/test_starters.py", env=required)
 
 
 @nox.session
-@nox.parametrize("releases", [nox.param(name, id=name) for name in FINDINGS])
-def findings(session: nox.Session, releases: str) -> None:
-    """Run what docs/findings.md says of other libraries, and the reports.
+def findings(session: nox.Session) -> None:
+    """Replay what findings/ says of other libraries, one environment after the other.
 
-    Not part of `tests`. ``-- accelerate-reduce`` replays one finding.
+    Not part of `tests`. ``-- accelerate-reduce`` replays one finding, ``-- accelerate`` those of a
+    library.
     """
-    module = (sys.executable, "-m", "suites.findings", f"--environment={releases}")
-    if not str(
-        session.run(*module, "--list", *session.posargs, external=True, silent=True)
-    ).strip():
-        session.skip("it has no such finding")
-    _install_releases(session, releases)
-    session.run("python", *module[1:], *session.posargs)
+    sys.path.insert(0, str(Path(__file__).parent))
+    from suites.findings.page import Environment
+    from suites.findings.replay import chosen, findings
+
+    replayed: dict[Environment, list[str]] = {}
+    for one in chosen(session.posargs) if session.posargs else findings():
+        for environment in one.environments:
+            replayed.setdefault(environment, []).append(one.slug)
+    failed = []
+    for environment, slugs in sorted(replayed.items()):
+        session.virtualenv.create()  # without what the last one had
+        try:
+            _install(session, environment)
+            session.run("python", "-m", "suites.findings.replay", *slugs)
+        except nox.command.CommandFailed:
+            failed.append(" ".join([environment.library, *environment.others]))
+    if failed:
+        session.error(f"not all is as its page says with {'; '.join(failed)}")
 
 
-def _install_releases(session: nox.Session, releases: str) -> None:
-    """Install an environment of findings, with the torch of all sessions where it needs one."""
-    suite = FINDINGS[releases]
-    installs = [text.format(**TABLE["versions"]) for text in suite["installs"]]
-    torch = [TORCH] if "torch" in suite["extras"].split(",") else []
-    session.install(f".[{suite['extras']}]", *torch, *installs)
-    if "no_deps" in suite:
-        session.install("--no-deps", *suite["no_deps"])
-    if releases == "horovod":
+def _install(session: nox.Session, environment: Any) -> None:
+    """Install what a finding is about."""
+    library, others, no_deps = environment
+    build = library.startswith("horovod==")
+    wanted = [*others] if no_deps or build else [library, *others]
+    session.install(".[conformance]", *wanted)
+    if no_deps:
+        session.install("--no-deps", library)
+    if build:
         _build_horovod(session, "--unrepaired")
 
 

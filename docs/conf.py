@@ -18,8 +18,8 @@ include_patterns = [
     "SECURITY.md",
     "docs/*.md",
     "docs/*.rst",
-    "docs/findings/*.md",
     "examples/*/README.md",
+    "findings/*.md",
 ]
 exclude_patterns = [".*"]  # else it looks at every file of nox's environments
 extensions = [
@@ -58,11 +58,12 @@ def setup(app: Sphinx) -> None:
 def add_navigation(_app: Sphinx, name: str, source: list[str]) -> None:
     """Follow each list of links under a heading with a table of contents of the same pages.
 
-    The reports of findings are in the table of their page alone. In the navigation of every page
-    they would take most of the time of building the site.
+    The pages of findings are in the list of their index alone. In the navigation of every page they
+    would take most of the time of building the site. Their front matter stands at the end.
     """
-    if name.startswith("docs/findings/"):
-        source[0] = "---\norphan: true\n---\n\n" + source[0]
+    if source[0].startswith("+++\n"):
+        _, front, page = source[0].split("+++\n", 2)
+        source[0] = f"---\norphan: true\n---\n\n{page}\n```toml\n{front}```\n"
     if name != root_doc:
         return
     trees = []

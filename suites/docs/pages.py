@@ -15,18 +15,14 @@ from disteval.registry import list_all_backends
 ROOT = Path(__file__).parents[2]
 PAGES = [
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "examples/*/*.md")
+    for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "findings/README.md")
     for path in sorted(ROOT.glob(pattern))
     if (ROOT / "noxfile.py").is_file()
 ]
 """The path of every page in the repository; empty if only the package is installed."""
 
-REPORTS = [
-    path.relative_to(ROOT).as_posix()
-    for path in sorted(ROOT.glob("docs/findings/*.md"))
-    if (ROOT / "noxfile.py").is_file()
-]
-"""The reports on other libraries, whose programs `nox -s findings` runs."""
+FINDINGS = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("findings/[!R]*.md"))]
+"""The pages about other libraries, whose commands and programs `nox -s findings` runs."""
 
 _FENCE = re.compile(r"^(`{3,})(\w*)")
 _FILE = re.compile(r"#\s*([\w./-]+\.\w+)\n")

@@ -7,14 +7,14 @@ import sys
 import disteval
 import pytest
 
-from suites.docs.pages import PAGES, REPORTS, ROOT, prose_of, text_of
+from suites.docs.pages import FINDINGS, PAGES, ROOT, prose_of, text_of
 from suites.helpers.processes import run_plainly
 
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]*)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *REPORTS])
+@pytest.mark.parametrize("page", [*PAGES, *FINDINGS])
 def test_every_link_of_a_page_leads_to_something(page: str) -> None:
     for link in _LINK.findall(prose_of(page)):
         path, _, anchor = link.partition("#")

@@ -1,7 +1,7 @@
-"""What the rules and the audit found in other libraries; see docs/findings.md.
+"""What reads and replays the pages of findings/, which say what is wrong in other libraries.
 
-- findings.toml: each finding, and `table`: what a finding is
+- `page`: what a page of a finding holds
+- `replay`: runs a finding's commands and program again, with what ``nox -s findings`` installs
+- `index`: writes findings/README.md
 - `adapters`: classes over released libraries that ``disteval check`` judges
-- `replay`: runs each finding and each report of docs/findings/ again
-- environments.toml: what ``nox -s findings`` and ``nox -s evalbugs`` install
 """

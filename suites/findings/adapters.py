@@ -1,6 +1,6 @@
 """Thin adapters over released libraries, to check these libraries against the contract.
 
-They add only `init_process`. The findings of docs/findings.md were made with them::
+They add only `init_process`. The pages of findings/ are about what that shows::
 
     disteval check suites.findings.adapters:TorchPlain
 """

@@ -1,7 +1,12 @@
-"""Run a finding again, and the program of its report, and hold what they print to what is known."""
+"""Run the commands and programs of findings again, and hold what they print to their pages.
+
+``python -m suites.findings.replay accelerate-reduce`` needs what the page says that pip installs,
+which ``nox -s findings -- accelerate-reduce`` does.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -9,89 +14,100 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from suites.findings.table import ROOT, Finding
+from suites.findings.page import ROOT, Finding, findings
 
 COMMAND_SECONDS = 300.0
-REPORT_SECONDS = 120.0
-_SECTIONS = (
-    "Reproduction", "What it prints", "What is documented", "Environment",
-)  # fmt: skip
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAM_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Report:
-    """The parts of a page of docs/findings/.
-
-    Attributes:
-        program: Python code, which does not need our package.
-        file: The name of the file that it is in, from its first line.
-        command: The command line that runs it.
-        printed: What it prints. ``...`` stands for any text in a line; lines that are not there may
-            be printed too, and ranks may print theirs in any order.
-    """
-
-    program: str
-    file: str
-    command: str
-    printed: str
+def main() -> int:
+    """Replay the findings that are named, or of installed releases; return 1 if one differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("slugs", nargs="*", help="findings; all of installed releases by default")
+    slugs = parser.parse_args().slugs
+    those = chosen(slugs) if slugs else [one for one in findings() if _expected(one) is not None]
+    differing = [one.slug for one in those if not _is_as_known(one)]
+    print(f"{len(those) - len(differing)} of {len(those)} are as their pages say")
+    if differing:
+        print(f"not so: {', '.join(differing)}")
+    return 1 if differing else 0
 
 
-def read_report(path: Path) -> Report:
-    """Return the parts of a report.
+def chosen(names: Iterable[str]) -> list[Finding]:
+    """Return the findings with these slugs, or about these libraries.
 
     Raises:
-        ValueError: The report has other sections or blocks than reports have.
+        SystemExit: There is no finding of such a name.
     """
-    text = path.read_text(encoding="utf-8")
-    title, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
-    sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
-    if tuple(sections) != _SECTIONS or not re.match(r"# .+\n\n\S", title):
-        raise ValueError(
-            f"{path.name} has the sections {', '.join(sections)}; see docs/findings.md"
-        )
-    blocks = _BLOCK.findall(sections["Reproduction"])
-    if [language for language, _ in blocks] != ["python", "bash"]:
-        raise ValueError(f"the reproduction of {path.name} is not one Python block and one of bash")
-    (_, program), (_, command) = blocks
-    named = re.match(r"# (\w+\.py)\n", program)
-    printed = _BLOCK.findall(sections["What it prints"])
-    if named is None or [language for language, _ in printed] != ["text"]:
-        raise ValueError(f"{path.name} names no file for its program, or shows no output of it")
-    return Report(program, named[1], command.strip(), printed[0][1])
+    every = findings()
+    if unknown := {*names} - {one.slug for one in every} - {one.name for one in every}:
+        sys.exit(f"no finding is called {', '.join(sorted(unknown))}; see findings/README.md")
+    return [one for one in every if {one.slug, one.name} & {*names}]
+
+
+def _is_as_known(one: Finding) -> bool:
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        differences = replay(one, Path(folder))
+    sign = "DIFFERS" if differences else "as its page says"
+    print(
+        f"{one.slug}: {installed(one.name)}: {sign} ({time.monotonic() - begin:.0f} s)", flush=True
+    )
+    print("".join(f"{text}\n" for text in differences), end="", flush=True)
+    return not differences
 
 
 def replay(finding: Finding, folder: Path) -> list[str]:
-    """Run a finding's command and its report's program, and return what differs.
+    """Run a finding's commands and its program, and return what differs from its page.
+
+    With the release that is right, the commands must find nothing, and the program is left out.
 
     Args:
-        finding: The finding, whose releases are installed.
-        folder: An empty folder for the program.
+        finding: The finding.
+        folder: An empty folder.
     """
-    differences = _replay_command(finding) if finding.command else []
-    if finding.report.exists():
-        report = read_report(finding.report)
-        (folder / report.file).write_text(report.program)
-        _, output = _run(["bash", "-c", report.command], folder, REPORT_SECONDS)
-        if missing := lines_missing(report.printed, output):
+    wrong = _expected(finding)
+    if wrong is None:
+        return [
+            f"{finding.library} is wanted, and {installed(finding.name) or 'none'} is installed"
+        ]
+    for name, code in finding.files.items():
+        (folder / name).write_text(code)
+    differences = []
+    for command in finding.convicts:
+        words = [sys.executable, "-m", "disteval.cli", *shlex.split(command)]
+        status, output = _run(words, folder, COMMAND_SECONDS, PYTHONPATH=_path())
+        # Results are wrapped at the width of the terminal.
+        if wrong and finding.says not in " ".join(output.split()):
+            differences.append(f"{command} does not say {finding.says!r}:\n{output}")
+        elif status != int(wrong):
+            differences.append(f"{command} ended with {status}, not {int(wrong)}:\n{output}")
+    if finding.program and wrong:
+        _, output = _run(["bash", "-c", finding.program], folder, PROGRAM_SECONDS)
+        if missing := lines_missing(finding.printed, output):
             lines = "\n".join(missing)
-            differences.append(f"{finding.report.name} prints no line like\n{lines}\nbut\n{output}")
+            differences.append(f"the program prints no line like\n{lines}\nbut\n{output}")
     return differences
 
 
-def _replay_command(finding: Finding) -> list[str]:
-    name, *words = shlex.split(finding.command)
-    module = [] if name == "python" else ["-m", "disteval.cli", name]
-    status, output = _run([sys.executable, *module, *words], ROOT, COMMAND_SECONDS)
-    # Results are wrapped at the width of the terminal.
-    if finding.says not in " ".join(output.split()):
-        return [f"{finding.command} does not say {finding.says!r}:\n{output}"]
-    if name != "python" and status != 1:
-        return [f"{finding.command} ended with {status} instead of 1"]
-    return []
+def installed(library: str) -> str:
+    """Return the installed release of a library; an empty text if there is none."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
+
+
+def _expected(finding: Finding) -> bool | None:
+    """Return whether the installed release is one that is wrong; None if the page is about none."""
+    found = installed(finding.name).partition("+")[0]  # torch's has the kind of its build
+    return {finding.right_in: False, finding.release: True}.get(found) if found else None
 
 
 def lines_missing(printed: str, output: str) -> list[str]:
@@ -107,10 +123,15 @@ def lines_missing(printed: str, output: str) -> list[str]:
     ]
 
 
-def _run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
+def _path() -> str:
+    """Return where Python finds `suites` from any folder."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+
+
+def _run(command: list[str], folder: Path, seconds: float, **variables: str) -> tuple[int, str]:
     """Run a command with this environment's programs, and end all of it after some time."""
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
-    variables = {"PATH": programs, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    variables |= {"PATH": programs, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -129,3 +150,7 @@ def _run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
         output, _ = process.communicate()
         output += f"\nit was ended after {seconds:g} s"
     return process.returncode, output
+
+
+if __name__ == "__main__":
+    sys.exit(main())
