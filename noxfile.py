@@ -210,7 +210,7 @@ def evaluate(session: nox.Session) -> None:
             "disteval", "eval", f"--world-size={world_size}", f"--json={path}", *session.posargs
         )
         reports.append(json.loads(path.read_text()))
-    three, one = (report["correct"] for report in reports)
+    three, one = (report["metrics"]["accuracy"]["correct_top1"] for report in reports)
     if three != one:
         session.error(f"three ranks counted {three} correct predictions, one rank {one}")
     session.log(f"three ranks and one rank agree: {three} of {reports[0]['evaluated']} correct")

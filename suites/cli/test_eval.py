@@ -51,20 +51,24 @@ def test_the_report_is_whole_and_the_table_says_the_same(
     done = invoke("eval", "--backend=non_dist", *options, CIFAR10_ROOT=None)
     assert done.exit_code == 0, done.stderr
     report = json.loads(path.read_text())
-    assert report["accuracy"].keys() == report["correct"].keys() == {"top1", "top5", "top10"}
-    assert report["accuracy"]["top10"] == 1.0
+    found = report["metrics"]["accuracy"]
+    assert {"top1", "top5", "top10"} <= found.keys()
+    assert found["top10"] == 1.0
     expected = {
         "size": PICTURES, "evaluated": PICTURES, "padded": 0, "coverage": "exact",
         "world_size": 1, "batch_size": 50,
-        "backend": "non_dist", "framework": "torch", "device": "cpu", "dataset": "cifar10/test",
+        "backend": "non_dist", "framework": "torch", "device": "cpu",
+        "task": "ResNet-18 on cifar10/test",
     }  # fmt: skip
     assert {name: report[name] for name in expected} == expected
     rate = PICTURES / report["seconds"]
-    assert report["images_per_second"] == pytest.approx(rate)
+    assert report["samples_per_second"] == pytest.approx(rate)
     packages = {"python", "numpy", "torch", "disteval-harness"}
     assert packages <= report["versions"].keys()
-    right = report["correct"]["top1"]
-    assert f"{right / PICTURES:.4f}  ({right} of {PICTURES})" in done.stdout
+    right = found["correct_top1"]
+    assert found["top1"] == right / PICTURES
+    words = " ".join(done.stdout.replace("│", "").split())
+    assert f"accuracy top1 {right / PICTURES:.6g} " in words and f"correct_top1 {right} " in words
     # A bar is for terminals; a busy machine may have said that ranks take long to start.
     assert "samples" not in done.stderr
 
@@ -77,8 +81,8 @@ def test_under_a_launcher_it_joins(small_cifar10: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(path.read_text())
     assert (report["world_size"], report["evaluated"]) == (3, PICTURES)
-    assert report["correct"]["top1"] == RIGHT["top1"]
-    assert done.stdout.count("top1 accuracy") == 1
+    assert report["metrics"]["accuracy"]["correct_top1"] == RIGHT["top1"]
+    assert done.stdout.count(" top1 ") == 1
 
 
 @needs("mpi4py", "torch")

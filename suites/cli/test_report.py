@@ -39,7 +39,7 @@ def test_more_lines_than_can_be_drawn_in_a_minute_are_refused(tmp_path: Path) ->
 def test_more_than_a_page_is_made_of_in_a_minute_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = EVALUATION | {"dataset": "x" * (1 << 20)}
+    long = EVALUATION | {"task": "x" * (1 << 20)}
     status, said, page = report(tmp_path, *[long] * 17)
     assert (status, str(16 << 20) in said, page.exists()) == (2, True, False)
     two = [TASK | {"metrics": {f"m{i}": i for i in range(50_001)}}] * 2

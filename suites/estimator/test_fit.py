@@ -91,7 +91,7 @@ def test_eval_finds_the_integer_that_fit_found(
     of_epoch = {f"epoch_{r['epoch']}.pt": r["correct"] for r in report["records"][1::2]}
     expected = of_epoch | {"best.safetensors": report["best"]["correct"]}
     found = json.loads((tmp_path / "eval.json").read_text())
-    assert found["correct"]["top1"] == expected[weights]
+    assert found["metrics"]["accuracy"]["correct_top1"] == expected[weights]
     assert found["evaluated"] == TEST
 
 

@@ -130,7 +130,9 @@ def judge(
         failed = [rule for rule in report["rules"] if rule["outcome"] == "failed"]
         wrong += [f"a correct backend is called broken: {rule['message'][:300]}" for rule in failed]
     if report and kind.what == "eval":
-        got = {**report["correct"], "size": report["size"], "evaluated": report["evaluated"]}
+        found = report["metrics"]["accuracy"]
+        got = {name: found[f"correct_{name}"] for name in truth["correct"]}
+        got |= {"size": report["size"], "evaluated": report["evaluated"]}
         right = {**truth["correct"], "size": truth["size"], "evaluated": truth["size"]}
         wrong += [] if got == right else [f"the wrong number: {got} for {right}"]
     if kind.what == "fit":
@@ -153,7 +155,7 @@ def _wrong_success(kind: Kind, out: str, report: Any, truth: dict[str, Any]) -> 
         return [] if out.strip() == right else [f"success, and printed {out[-100:]!r}"]
     wrong = [] if report else ["success, and there is no new and whole report"]
     if kind.what == "eval":
-        right = f"({truth['correct']['top1']} of {truth['size']})"
+        right = f"correct_top1 │ {truth['correct']['top1']} "
         wrong += [] if right in out else [f"success, and did not print {right}: {out[-200:]!r}"]
     return wrong
 

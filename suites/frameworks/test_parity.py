@@ -95,6 +95,7 @@ def test_the_same_predictions_are_right(
     done = run_plainly(words, tmp_path, 400)
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())
-    assert found["correct"] == CORRECT[size]
+    accuracy = found["metrics"]["accuracy"]
+    assert {name: accuracy[f"correct_{name}"] for name in ("top1", "top3")} == CORRECT[size]
     assert found["evaluated"] == size
     assert (found["framework"], found["backend"]) == (name, backend)

@@ -9,10 +9,11 @@ HEADER = {
 }  # fmt: skip
 
 EVALUATION: dict[str, Any] = {
-    **HEADER, "kind": "eval", "accuracy": {"top1": 0.75}, "correct": {"top1": 6},
+    **HEADER, "kind": "eval", "task": "ResNet-18 on embedded/test",
+    "metrics": {"accuracy": {"top1": 0.75, "correct_top1": 6, "size": 8}},
     "size": 8, "evaluated": 8, "padded": 1, "coverage": "exact", "world_size": 3,
-    "backend": "torch_cpu", "framework": "torch", "device": "cpu", "dataset": "embedded/test",
-    "batch_size": 4, "images_per_second": 100.5, "seconds": 0.08,
+    "backend": "torch_cpu", "framework": "torch", "device": "cpu",
+    "batch_size": 4, "samples_per_second": 100.5, "seconds": 0.08,
 }  # fmt: skip
 
 TASK: dict[str, Any] = {

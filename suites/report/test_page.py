@@ -53,8 +53,8 @@ def test_every_text_of_a_run_is_text(run: dict[str, Any]) -> None:
     texts = ("id", "name", "sentence", "message", "counterexample", "observed", "replay", "cause")
     for result in evil["rules"]:
         result.update(dict.fromkeys(texts, EVIL))
-    evaluation = EVALUATION | dict.fromkeys(("dataset", "backend", "device", "coverage"), EVIL)
-    evaluation |= {"accuracy": {EVIL: 0.5}, "framework": EVIL}
+    evaluation = EVALUATION | dict.fromkeys(("task", "backend", "device", "framework"), EVIL)
+    evaluation |= {"metrics": {EVIL: 0.5}, "coverage": EVIL}
     task = TASK | dict.fromkeys(("task", "backend", "coverage", "predictions"), EVIL)
     task |= {"metrics": {EVIL: {EVIL: [[EVIL]], "text": EVIL}}}
     task |= {"leases": TASK["leases"] | {"lost": [{"rank": 1, "how": EVIL}]}}
@@ -187,9 +187,10 @@ def test_all_values_of_a_metric_are_compared_also_those_that_are_not_drawn() -> 
 
 
 def test_an_accuracy_that_was_edited_is_marked() -> None:
-    edited = EVALUATION | {"accuracy": {"top1": 0.5}}
+    accuracy = EVALUATION["metrics"]["accuracy"]
+    edited = EVALUATION | {"metrics": {"accuracy": accuracy | {"top1": 0.5}}}
     said = " ".join(" ".join(Page(page(("a.json", EVALUATION), ("b.json", edited))).texts).split())
-    assert "top1 accuracy ✗ differs" in said and "0.5 is not 6 of 8" in said
+    assert "accuracy top1 ✗ differs" in said and "0.5 is not 6 of 8" in said
 
 
 def test_each_reason_is_told_once() -> None:

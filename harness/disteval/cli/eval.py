@@ -293,7 +293,7 @@ def eval_command(
         )
     if predictions is not None and target is not None and not join:  # a leader does it
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
-    status = write_reports(header("eval") | report, task or "ResNet-18", json_path, html_path)
+    status = write_reports(header("eval") | report, report["task"], json_path, html_path)
     print_evaluation(report)
     sys.exit(status)
 

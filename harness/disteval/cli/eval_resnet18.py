@@ -14,7 +14,7 @@ from disteval.data.base import ArrayDataset
 from disteval.data.cifar10 import load_cifar10
 from disteval.data.embedded import load_embedded
 from disteval.errors import UsageError
-from disteval.evaluation import Evaluation, Task
+from disteval.evaluation import Task
 from disteval.extras import needs
 from disteval.metrics.accuracy import Accuracy
 from disteval.models.weights import check_weights, default_weights, load_weights
@@ -83,19 +83,14 @@ class ResNet18:
             f"weights {weights} and the images {_digest(data.images)}"
         )
 
-    def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
-        """Return the part of the report that other tasks do not have."""
-        dataset: ArrayDataset = task.samples
-        found = result.metrics["accuracy"]
+    def describe(self, task: Task) -> dict[str, Any]:
+        """Return what a report says of the task."""
         return {
-            "accuracy": {f"top{k}": found[f"top{k}"] for k in self.topk},
-            "correct": {f"top{k}": found[f"correct_top{k}"] for k in self.topk},
+            "task": f"ResNet-18 on {task.samples.name}",
             "framework": self.framework,
             "device": self.device,
             "dtype": self.dtype,
             "exact": self.exact,
-            "dataset": dataset.name,
-            "images_per_second": result.samples_per_second,
         }
 
     def _local_device(self, rank: int) -> str:

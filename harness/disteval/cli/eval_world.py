@@ -135,7 +135,7 @@ class Leader:
                     another.lend(self._lender)
                     results = self._run(another)
         report = _first_report(results)
-        if "task" in report and self._joined is None:
+        if self._joined is None:
             seconds = {rank: results[rank]["seconds"] for rank in results.returned}
             report["ranks"] = [
                 {"samples": done, "seconds": seconds.get(rank, report["seconds"])}

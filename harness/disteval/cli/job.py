@@ -22,6 +22,7 @@ from disteval.errors import UsageError
 from disteval.evaluation import Evaluation, Task
 from disteval.evaluation.evaluate import evaluate_task
 from disteval.extras import DISTRIBUTION, installed_version
+from disteval.report.values import plain
 from disteval.world import report_progress
 from disteval.world.channel.connection import Address, connect
 from disteval.world.channel.link import Link
@@ -32,7 +33,7 @@ NO_BACKEND = "none"
 
 _RESULT = (
     "size", "evaluated", "stored", "padded", "coverage", "compared", "digest", "difference",
-    "repeatable", "world_size", "batch_size", "seconds",
+    "repeatable", "world_size", "batch_size", "seconds", "samples_per_second",
 )  # fmt: skip
 """The attributes of an `Evaluation` that are reported as they are."""
 
@@ -143,8 +144,8 @@ class TaskSource(Protocol):
     def make(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank, under a name that differs where results do."""
 
-    def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
-        """Return the part of the report that depends on the task."""
+    def describe(self, task: Task) -> dict[str, Any]:
+        """Return what a report says of the task."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,9 @@ class EvalJob:
 
     def report(self, task: Task, result: Evaluation) -> dict[str, Any]:
         """Return the report that ``--json`` writes."""
-        report = self.source.describe(task, result)
+        report = self.source.describe(task)
+        report["metrics"] = {str(name): plain(value) for name, value in result.metrics.items()}
+        report["limit"] = task.limit
         if self.predictions is not None:
             report["predictions"] = str(self.predictions.path)
         report |= {name: getattr(result, name) for name in _RESULT}

@@ -15,10 +15,9 @@ from typing import Any
 from disteval.arguments import found_value
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
-from disteval.evaluation import Evaluation, Task
+from disteval.evaluation import Task
 from disteval.identity import tensors_in
 from disteval.registry import check_reference, load_object
-from disteval.report.values import plain
 
 _making = threading.Lock()
 
@@ -61,15 +60,9 @@ class NamedTask:
             raise RankError(backend.rank, what) from error
         return replace(task, name=f"{self.name} {task.name}".rstrip())
 
-    def describe(self, task: Task, result: Evaluation) -> dict[str, Any]:
-        """Return the part of the report that other tasks do not have."""
-        return {
-            "task": self.name,
-            "metrics": {str(name): plain(value) for name, value in result.metrics.items()},
-            "limit": task.limit,
-            "device": self.device or _device_of(task.predict),
-            "samples_per_second": result.samples_per_second,
-        }
+    def describe(self, task: Task) -> dict[str, Any]:
+        """Return what a report says of the task."""
+        return {"task": self.name, "device": self.device or _device_of(task.predict)}
 
     def _made(self, found: Any, backend: BaseDistBackend) -> Task:
         if isinstance(found, Task):

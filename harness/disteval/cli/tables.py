@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from disteval.judging.report import OUTCOMES, SIGNS, Finding, Verdict
-from disteval.report.evaluations import conduct, results, title_of
+from disteval.report.evaluations import conduct, results
 from disteval.text import visible
 
 _LEAST_WIDTH = 80
@@ -44,7 +44,7 @@ def print_verdict(console: Console, target: str, verdict: Verdict) -> None:
 def print_evaluation(report: dict[str, Any]) -> None:
     """Print the report of an evaluation as a table."""
     columns = [Column(overflow="fold") for _ in range(2)]  # long paths stay whole
-    table = Table(*columns, title=escape(visible(title_of(report))), show_header=False)
+    table = Table(*columns, title=escape(visible(report["task"])), show_header=False)
     for fact in [*results([report]), *conduct([report])]:
         table.add_row(escape(visible(fact.name)), escape(visible(fact.texts[0])))
     table_console().print(table)

@@ -84,16 +84,13 @@ class Picture(NamedTuple):
 
 
 def throughput_charts(runs: Iterable[Mapping[str, Any]]) -> list[Chart]:
-    """Draw the images and the samples per second over world sizes, where there are several."""
-    charts, found = [], list(runs)
-    for unit in ("images", "samples"):
-        points = [
-            (f"{run.get('task') or run.get('framework')} over {run['backend']}", run["world_size"],
-             run[f"{unit}_per_second"])
-            for run in found if run.get(f"{unit}_per_second") is not None
-        ]  # fmt: skip
-        charts += _line_charts(f"{unit} per second", "world size", f"{unit}/s", points)
-    return charts
+    """Draw the samples per second over world sizes, where there are several."""
+    points = [
+        (f"{run.get('framework') or run['task']} over {run['backend']}", run["world_size"],
+         run["samples_per_second"])
+        for run in runs
+    ]  # fmt: skip
+    return _line_charts("samples per second", "world size", "samples/s", points)
 
 
 def loss_charts(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Chart]:

@@ -40,18 +40,13 @@ def side_by_side(runs: Iterable[tuple[str, Run]]) -> list[Sides]:
     """Put the evaluations of each task side by side."""
     tasks: dict[str, list[tuple[str, Run]]] = {}
     for name, run in runs:
-        tasks.setdefault(title_of(run), []).append((name, run))
+        tasks.setdefault(run["task"], []).append((name, run))
     found = []
     for task, mine in tasks.items():
         names, same = [name for name, _ in mine], [run for _, run in mine]
         facts = results(same) + conduct(same) + origin(same)
-        found.append(Sides(task, names, facts, values.matrices(same[0].get("metrics", {}))))
+        found.append(Sides(task, names, facts, values.matrices(same[0]["metrics"])))
     return found
-
-
-def title_of(run: Run) -> str:
-    """Return what was evaluated."""
-    return str(run.get("task") or f"ResNet-18 on {run['dataset']}")
 
 
 def results(runs: Sequence[Run]) -> list[Fact]:
@@ -62,7 +57,10 @@ def results(runs: Sequence[Run]) -> list[Fact]:
     Raises:
         UsageError: There are too many values to compare.
     """
-    found = [_values_of(run) for run in runs]
+    found = [
+        {path: (value, values.text_of(value)) for path, value in values.leaves(run["metrics"])}
+        for run in runs
+    ]
     metrics: dict[str | int, list[values.Path]] = {}
     for path in dict.fromkeys(path for each in found for path in each):
         metrics.setdefault(path[0], []).append(path)
@@ -88,7 +86,6 @@ def results(runs: Sequence[Run]) -> list[Fact]:
 
 def conduct(runs: Sequence[Run]) -> list[Fact]:
     """Return what was evaluated and how, as the terminal and the page show it."""
-    speeds = "samples" if "task" in runs[0] else "images"
     rows: dict[str, list[str]] = {
         "samples": [f"{run['evaluated']} of {run['size']}" for run in runs],
         "of an earlier run": [_stored(run) for run in runs],
@@ -96,9 +93,9 @@ def conduct(runs: Sequence[Run]) -> list[Fact]:
         "digest": [run.get("digest") or "" for run in runs],
         "model": [values.doubts(run) for run in runs],
         "duplicates dropped": [str(run["padded"]) for run in runs],
-        f"{speeds}/s": [
+        "samples/s": [
             # Of a run that found all samples stored, there is no speed.
-            f"{run[f'{speeds}_per_second']:.0f}" if run.get("stored") != run["evaluated"] else ""
+            f"{run['samples_per_second']:.0f}" if run.get("stored") != run["evaluated"] else ""
             for run in runs
         ],
         "ranks": [str(run["world_size"]) for run in runs],
@@ -143,20 +140,6 @@ def _compared(name: str, found: Sequence[tuple[Any, str]]) -> Fact:
             for side in (0, place):
                 texts[side] = f"{'… ' * (begin > 0)}{exact[side][begin:]:.400}"
     return Fact(name, texts, "failed" if odd else "passed", odd)
-
-
-def _values_of(run: Run) -> dict[values.Path, tuple[Any, str]]:
-    """Return each value of the metrics with its text, by the way to it."""
-    if "task" in run:
-        return {
-            path: (value, values.text_of(value)) for path, value in values.leaves(run["metrics"])
-        }
-    return {
-        (f"{name} accuracy",): (
-            value, f"{value:.4f}  ({run['correct'].get(name, '?')} of {run['evaluated']})"
-        )
-        for name, value in run["accuracy"].items()
-    }  # fmt: skip
 
 
 def _stored(run: Run) -> str:

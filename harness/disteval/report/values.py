@@ -161,10 +161,12 @@ def coverage(run: Mapping[str, Any]) -> str:
 
 def doubts(run: Mapping[str, Any]) -> str:
     """Return in words what is odd about an evaluation; nothing for most."""
-    for name, share in run.get("accuracy", {}).items():
-        right = run["correct"].get(name)
-        if right is not None and run["evaluated"] and share != right / run["evaluated"]:
-            return f"not as it was written: {share} is not {right} of {run['evaluated']}"
+    for found in run["metrics"].values():
+        size = found.get("size") if isinstance(found, dict) else None  # as `Accuracy` counts
+        for name in found if isinstance(size, int) and size else ():
+            right = found.get(f"correct_{name}")
+            if isinstance(right, int) and found[name] != right / size:
+                return f"not as it was written: {found[name]} is not {right} of {size}"
     if run.get("repeatable") is False:
         return "some samples, or the outputs of predict for them, were others when repeated"
     if run.get("difference"):
