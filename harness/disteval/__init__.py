@@ -6,15 +6,9 @@ Importing this imports no framework: backends and models are loaded when they ar
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from disteval.contract import (
-    BaseDistBackend,
-    Capabilities,
-    No,
-    Rendezvous,
-)
-from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
     AuditError,
     BackendUnavailableError,
@@ -31,16 +25,18 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
-from disteval.registry import list_all_backends, register_backend
-from disteval.sharding import ShardPlan
-from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
 
 if TYPE_CHECKING:
     from disteval.by_sample import seeds
+    from disteval.contract import BaseDistBackend, Capabilities, No, Rendezvous
     from disteval.data import ByLength, PredictionReader, Predictions, load_predictions
+    from disteval.default_backend import get_dist_backend, set_default_dist_backend
     from disteval.evaluation import Coverage, Covered, Evaluation, Leases, Task
     from disteval.evaluation.evaluate import evaluate
     from disteval.evaluation.predict_all import predict_all
+    from disteval.registry import list_all_backends, register_backend
+    from disteval.sharding import ShardPlan
+    from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
 
 __all__ = [
     "AuditError",
@@ -82,20 +78,20 @@ __all__ = [
     "set_default_dist_backend",
 ]
 
-# Imported when they are used, for most commands evaluate nothing.
-_LATER = {
-    "disteval.by_sample": {"seeds"},
-    "disteval.data": {"ByLength", "PredictionReader", "Predictions", "load_predictions"},
-    "disteval.evaluation": {
-        "Coverage", "Covered", "Evaluation", "Leases", "Task", "evaluate", "predict_all",
-    },
-}  # fmt: skip
+# Imported in this order until one has the name that was asked for: most commands evaluate nothing.
+_HOMES = (
+    "contract", "default_backend", "registry", "sharding", "by_sample", "templates", "data",
+    "evaluation",
+)  # fmt: skip
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        for home, names in _LATER.items():
-            if name in names:
-                return globals().setdefault(name, getattr(import_module(home), name))
+        for home in _HOMES if name in __all__ else ():
+            module = import_module(f"disteval.{home}")
+            if hasattr(module, name):
+                return globals().setdefault(name, getattr(module, name))
+        if not name.startswith("_") and find_spec(f"disteval.{name}"):
+            return import_module(f"disteval.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
