@@ -281,7 +281,6 @@ def test_the_table_counts_leases_and_lost_ranks(expected: dict[str, Any], tmp_pa
     assert done.exit_code == 0, done.output
     report = read(tmp_path / "r.json")
     assert judge(report, expected) == ""
-    assert sum(rank["samples"] for rank in report["ranks"]) >= lease_task.SAMPLES
     leases = report["leases"]
     assert leases["batches"] == lease_task.SAMPLES // lease_task.BATCH
     assert (leases["resumed"], leases["lost"], leases["failed"]) == (0, [], [])

@@ -24,7 +24,6 @@ TASK: dict[str, Any] = {
     "difference": 0.0, "repeatable": True,
     "world_size": 3, "backend": "threads", "batch_size": 4, "threads": None, "predictions": "out",
     "samples_per_second": 100.0, "seconds": 0.1, "versions": {"python": "3.12.0"},
-    "ranks": [{"samples": 4, "seconds": 0.1}] * 3,
     "leases": {
         "batches": 5, "committed": 3, "resumed": 2, "repeated": 1, "copies": 1,
         "lost": [{"rank": 1, "how": "killed by SIGKILL"}], "failed": ["rank 2 failed"],

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -62,19 +62,14 @@ def audit_command(
     target: str | None,
     backend: str,
     world_size: tuple[int, ...] | None,
-    launcher: str | None,
     interface: str | None,
     sampler: bool,
-    tokens: bool,
     case: str | None,
-    first: bool,
-    seed: int,
-    timeout: float,
-    seconds: float,
     starter: str | None,
     trace: Path | None,
     json_path: Path | None,
     html_path: Path | None,
+    **options: Any,
 ) -> None:
     r"""Audit the evaluation function TARGET, a module:function in the working directory.
 
@@ -114,11 +109,13 @@ def audit_command(
             if is_given(name):
                 raise UsageError(f"--{name} has no effect on --sampler, which starts no ranks")
         found = audit_sampler(
-            target, world_size or WORLD_SIZES, only=only, seed=seed, seconds=seconds
-        )
+            target, world_size or WORLD_SIZES, only=only, seed=options["seed"],
+            seconds=options["seconds"],
+        )  # fmt: skip
         sys.exit(_write(found, json_path, html_path))
     if only:
-        only = replace(only, tokens=only.tokens or tokens, seed=only.seed or seed)
+        both = {name: getattr(only, name) or options[name] for name in ("tokens", "seed")}
+        only = replace(only, **both)
     begun = leading(
         (only.world_size,) if only else world_size, DEFAULT_WORLD_SIZES, print_failure,
         world=World, interface=interface, trace=trace,
@@ -133,9 +130,9 @@ def audit_command(
         if reason := led.why_not(backend):
             raise UsageError(reason)
         report = Audit(
-            target, led.sizes, backend, launcher, tokens, seed, timeout, seconds,
-            only=only, first=first, led=led.world, trace=led.trace, started_by=led.started_by,
-            on_finding=lambda finding: tell(f"found: {finding}"), on_step=show,
+            target, led.sizes, backend, only=only, led=led.world, trace=led.trace,
+            started_by=led.started_by, on_finding=lambda finding: tell(f"found: {finding}"),
+            on_step=show, **options,
         ).run()  # fmt: skip
         bar.close()
         sys.exit(_write(report, json_path, html_path))

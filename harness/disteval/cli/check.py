@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -35,28 +35,22 @@ _MESSAGE_LENGTH = 160
 @click.argument("target", required=False, shell_complete=complete_backend)
 @option("--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these.")
 @option(
-    "--examples",
-    type=COUNT,
-    default=100,
-    metavar="N",
+    "--examples", type=COUNT, default=100, metavar="N",
     help="Drawn examples of a rule; of larger worlds a quarter.",
-)
+)  # fmt: skip
 @option("--seed", type=int, default=0, metavar="N", help="The seed of drawing.")
 @option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
 @judging_options("1,2,3,4,5", "one example may take")
 def check_command(
     target: str | None,
     world_size: tuple[int, ...] | None,
-    launcher: str | None,
     interface: str | None,
-    examples: int,
-    seed: int,
-    timeout: float,
     rules: str,
     trace: Path | None,
     json_path: Path | None,
     html_path: Path | None,
     list_rules: bool,
+    **options: Any,
 ) -> None:
     r"""Check the backend TARGET against every rule of the contract.
 
@@ -90,17 +84,9 @@ def check_command(
         if reason := led.why_not(target):
             raise UsageError(reason)
         report = check_backend(
-            target,
-            led.sizes,
-            rules=chosen,
-            launcher=launcher,
-            examples=examples,
-            seed=seed,
-            timeout=timeout,
-            led=led.world,
-            trace=led.trace,
-            on_result=None if is_quiet() else _print_first_failures(),
-        )
+            target, led.sizes, rules=chosen, led=led.world, trace=led.trace,
+            on_result=None if is_quiet() else _print_first_failures(), **options,
+        )  # fmt: skip
         status = write_reports(report.to_json(), report.target, json_path, html_path)
         _show(table_console(), report, {rule.number: rule for rule in chosen})
         sys.exit(report.exit_code or status)

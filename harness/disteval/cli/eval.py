@@ -17,7 +17,7 @@ from disteval.arguments import check_output_file, check_output_folder
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.cli.eval_world import Elastic, Leader
-from disteval.cli.job import NO_BACKEND, EvalJob, TaskSource
+from disteval.cli.job import NO_BACKEND, EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.cli.options import (
     COUNT,
@@ -219,7 +219,7 @@ def eval_command(
     if not may_lose:
         without = "has no effect without --elastic; add it, or leave this out"
         _refuse(("ranks_per_lease",), without)
-    source: TaskSource
+    source: NamedTask | ResNet18
     if task is not None:
         _refuse(
             ("data", "download", *resnet18),

@@ -82,8 +82,6 @@ class Leader:
         self._done = dict.fromkeys(range(self.size), 0)  # samples of each rank
         self._totals: dict[int, int] = {}
         self._lost: list[dict[str, Any]] = []
-        self._held_back: list[RankStatus] = []
-        self._has_begun = False
         self._lender: Lender | None = None
         with ExitStack() as self._stack:
             lends = self.elastic is not None and self._joined is None
@@ -135,12 +133,6 @@ class Leader:
                     another.lend(self._lender)
                     results = self._run(another)
         report = _first_report(results)
-        if self._joined is None:
-            seconds = {rank: results[rank]["seconds"] for rank in results.returned}
-            report["ranks"] = [
-                {"samples": done, "seconds": seconds.get(rank, report["seconds"])}
-                for rank, done in self._done.items()
-            ]
         if self._lender is not None:
             found, counts = self._lender.report, self._lender.counts
             report["leases"] = {
@@ -165,7 +157,6 @@ class Leader:
         return self._lender.outcome is not None
 
     def _count(self, rank: int, done: int, total: int | None) -> None:
-        self._note_begun()
         self._done[rank] = done
         if total is not None:  # that of a stream is not known
             self._totals[rank] = total
@@ -180,16 +171,7 @@ class Leader:
         if outcome is not None and outcome.error is not None and lost.error is not None:
             return  # every rank raises why the evaluation has failed
         self._lost.append({"rank": lost.rank, "how": lost.how})
-        if self._has_begun or lost.error is None:
-            _print_lost(lost)
-        else:  # if no rank can begin, the command ends with what they raise
-            self._held_back.append(lost)
-
-    def _note_begun(self) -> None:
-        """Note that a rank has a task, and print which ranks have failed to make theirs."""
-        self._has_begun = True
-        while self._held_back:
-            _print_lost(self._held_back.pop(0))
+        _print_lost(lost)
 
     def _take_event(self, event: Event) -> None:
         others = event.rank >= self.size
@@ -197,14 +179,10 @@ class Leader:
             # The ledger is open, so no other leader has it.
             folder, self._unannounced = self._unannounced, None
             self._stack.enter_context(self._world.announced(folder / _FILE))
-        if event.kind == "joined":
-            self._note_begun()
-        if event.kind == "joined" and others:
-            tell(f"disteval eval: rank {event.rank} has joined: {event.what}")
-        elif event.kind == "failed":
-            tell(f"disteval eval: rank {event.rank} {event.what}; it gets no more leases")
-        elif event.kind == "slow":
-            tell(f"disteval eval: rank {event.rank} {event.what}")
+        said = {"joined": "has joined: {}", "failed": "{}; it gets no more leases", "slow": "{}"}
+        if event.kind in said and (others or event.kind != "joined"):
+            told = said[event.kind].format(event.what)
+            tell(f"disteval eval: rank {event.rank} {told}")
         elif event.kind == "silent":
             seen = None if others else self._world.look_at(event.rank)
             status = seen or RankStatus(event.rank)

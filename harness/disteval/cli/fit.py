@@ -85,22 +85,17 @@ if TYPE_CHECKING:
 @JSON
 @TRACE
 def fit_command(
-    launcher: str,
-    address: str | None,
-    world_size: int,
-    epochs: int,
     data: str,
     download: bool,
     work_dir: Path,
     resume: str | None,
+    epochs: int,
     batch_size: int,
     lr: float,
     seed: int,
-    max_failures: int,
-    timeout: float,
-    device: str,
     trace: Path | None,
     json_path: Path | None,
+    **ranks: Any,
 ) -> None:
     r"""Train ResNet-18 on CIFAR-10, and validate after each epoch.
 
@@ -133,25 +128,11 @@ def fit_command(
         resnet18.read_best(work_dir)  # a damaged file is refused now, and not after the training
     work_dir.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
+    settings = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
     with Estimator(
-        resnet18.create_runner,
-        {
-            "data": folder,
-            "work_dir": str(work_dir),
-            "epochs": epochs,
-            "lr": lr,
-            "batch_size": batch_size,
-        },
-        launcher,
-        world_size,
-        device=device,
-        max_failures=max_failures,
-        address=address,
-        timeout=timeout,
-        seed=seed,
-        progress=not is_quiet(),
-        trace=as_folder(trace, "--trace"),
-    ) as training:
+        resnet18.create_runner, {"data": folder, "work_dir": str(work_dir), **settings}, seed=seed,
+        progress=not is_quiet(), trace=as_folder(trace, "--trace"), **ranks,
+    ) as training:  # fmt: skip
         if last is not None:
             training.load(last)
             click.echo(f"continuing from {last}")
@@ -160,12 +141,8 @@ def fit_command(
     best = resnet18.read_best(work_dir)
     report = {
         **header("fit"),
-        "launcher": launcher,
-        "world_size": world_size,
-        "device": device,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
+        **{name: ranks[name] for name in ("launcher", "world_size", "device")},
+        **settings,
         "seed": seed,
         "data": data,
         "resumed": None if last is None else str(last),

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from disteval import traces
 from disteval.contract import BaseDistBackend
@@ -27,6 +27,10 @@ from disteval.world import report_progress
 from disteval.world.channel.connection import Address, connect
 from disteval.world.channel.link import Link
 from disteval.world.rank import current_rank
+
+if TYPE_CHECKING:
+    from disteval.cli.eval_resnet18 import ResNet18
+    from disteval.cli.named_task import NamedTask
 
 NO_BACKEND = "none"
 """The name of the backend in the report of an evaluation that needs none."""
@@ -135,19 +139,6 @@ class Borrowing:
         )
 
 
-class TaskSource(Protocol):
-    """The place where a rank's task comes from."""
-
-    def check(self) -> None:
-        """Refuse what no rank could use, as far as that shows without a framework."""
-
-    def make(self, backend: BaseDistBackend) -> Task:
-        """Return the task of one rank, under a name that differs where results do."""
-
-    def describe(self, task: Task) -> dict[str, Any]:
-        """Return what a report says of the task."""
-
-
 @dataclass(frozen=True)
 class EvalJob:
     """The settings of an evaluation.
@@ -161,7 +152,7 @@ class EvalJob:
         borrowing: How ranks borrow leases; None has each evaluate its share.
     """
 
-    source: TaskSource
+    source: NamedTask | ResNet18
     backend: str
     batch_size: int | None
     limit: int | None

@@ -121,7 +121,6 @@ def origin(runs: Sequence[Run]) -> list[Fact]:
         "versions": [_versions(run) for run in runs],
         "batch size": [str(run["batch_size"]) for run in runs],
         "seconds": [f"{run['seconds']:.3g}" for run in runs],
-        "of each rank": [_of_ranks(run) for run in runs],
     }
     return [Fact(name, texts) for name, texts in rows.items() if any(texts)]
 
@@ -166,11 +165,6 @@ def _lost(run: Run) -> str:
         return ""
     lost = run["leases"]["lost"]
     return "\n".join([str(len(lost)), *(f"rank {one['rank']}: {one['how']}" for one in lost)])
-
-
-def _of_ranks(run: Run) -> str:
-    ranks = enumerate(run.get("ranks", []))
-    return "\n".join(f"rank {i}: {r['samples']} in {r['seconds']:.3g} s" for i, r in ranks)
 
 
 def _versions(run: Run) -> str:
