@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from disteval.data.embedded import load_embedded
 from disteval.models import default_weights
-from disteval.models.preprocess import preprocess
+from disteval.models.resnet18 import preprocess
 from disteval.models.resnet18_torch import build
 from safetensors.numpy import save_file
 

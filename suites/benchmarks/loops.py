@@ -18,7 +18,7 @@ from disteval.contract import BaseDistBackend
 from disteval.data import ArrayDataset
 from disteval.metrics import Accuracy
 from disteval.models import default_weights
-from disteval.models.preprocess import preprocess
+from disteval.models.resnet18 import preprocess
 from disteval.models.resnet18_torch import build, make_predict
 from torch.utils.data import DataLoader, Dataset
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.metrics.arrays import to_numpy
-from disteval.models.folding import fold_norms, is_folded
-from disteval.models.preprocess import preprocess
-from disteval.models.resnet18 import buffer_shapes, parameter_shapes
+from disteval.models.resnet18 import (
+    buffer_shapes,
+    fold_norms,
+    is_folded,
+    parameter_shapes,
+    preprocess,
+)

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from disteval import traces
-from disteval.traces.folder import MERGED, TraceFolder
+from disteval.traces.folder import MERGED, Place, TraceFolder, cap_for, own_clock
 from disteval.traces.merging import merged_events, write_merged
-from disteval.traces.place import Place, cap_for, own_clock
 from disteval.traces.reading import Event, Row, WorldTrace, read_worlds
 from disteval.traces.recorder import Recorder
 from disteval.traces.summary import Summary, summarise

@@ -9,8 +9,7 @@ import click
 
 from disteval.errors import UsageError
 from disteval.text import visible
-from disteval.traces.torch_calls import find_parting
-from disteval.traces.torch_dumps import read_dumps
+from disteval.traces.torch_calls import find_parting, read_dumps
 
 
 @click.command("calls")

@@ -1,33 +1,280 @@
-"""``disteval doctor``: what works on this machine, and how to install the rest."""
+"""``disteval doctor``: what works on this machine, and how to install the rest.
+
+Each backend is tried in a process of its own: a broken library may crash, hang or print any text.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
 import sys
-from dataclasses import asdict
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
 
+from disteval.cli.backends import Support, support_of
 from disteval.cli.completion import complete_backend
-from disteval.cli.machine import Package, Property, list_packages, look_at_machine
 from disteval.cli.options import timeout_option
-from disteval.cli.probe import ProbeResult, try_backend
 from disteval.cli.terminal import is_verbose
+from disteval.contract import BaseDistBackend
+from disteval.errors import BackendUnavailableError, HarnessError, LibraryMissingError, WorldError
 from disteval.extras import (
     DISTRIBUTION,
     INSTALL_NOTE,
     how_to_install,
+    installed_version,
     shortened,
 )
 from disteval.host import available_cores
 from disteval.judging.report import header
-from disteval.registry import add_working_directory, list_all_backends
+from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.text import visible
+from disteval.world import World, control_directory
 from disteval.world.environment import refuse_worlds_of_each
+from disteval.world.launchers import MpirunLauncher
+from disteval.world.processes import Processes
+from disteval.world.rank_process import import_code, import_path
+
+_SECONDS = 20.0
+_ROOM = 1 << 16  # bytes: a full disk still takes an empty file
+_LIBRARY_CODE = (
+    "import mpi4py; mpi4py.rc.initialize = False; "
+    "from mpi4py import MPI; print(MPI.Get_library_version())"
+)
+_MPI = {
+    "Open MPI": r"Open MPI\)? v?(\d[\w.]*)",
+    "Intel MPI": r"Intel\(R\) MPI Library.*?(\d{4}[\d.]*)",
+    "MPICH": r"(?:HYDRA build details:|MPICH) *\s*Version:\s+(\d[\w.]*)",
+}
+_REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*?)\s*(?:;.*\bextra == ['\"]([\w.-]+)['\"].*)?$")
+
+
+@dataclass(frozen=True)
+class Property:
+    """One property of this machine, which every world of ranks may need."""
+
+    name: str
+    works: bool
+    detail: str
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Package:
+    """One package that this library or an extra of it requires.
+
+    ``extra`` is empty if the package is always required, ``version`` if it is not installed.
+    """
+
+    extra: str
+    name: str
+    allowed: str
+    version: str
+
+
+def look_at_machine() -> list[Property]:
+    """Examine what all worlds and some backends need of this machine."""
+    return [_loopback(), _temporary_folder(), _mpi(), _gpu()]
+
+
+def list_packages() -> list[Package]:
+    """List the packages that this library and each extra require, and the installed versions."""
+    found = []
+    for line in metadata.requires(DISTRIBUTION) or []:
+        if match := _REQUIREMENT.match(line):
+            name, allowed, extra = match.groups()
+            found.append(Package(extra or "", name, allowed, installed_version(name)))
+    return found
+
+
+def _loopback() -> Property:
+    """Examine the loopback interface, over which the ranks of a host communicate."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), _SECONDS),
+        ):
+            server.settimeout(_SECONDS)
+            server.accept()[0].close()
+    except OSError as error:
+        return Property("loopback", False, f"127.0.0.1 takes no connection: {error}", True)
+    return Property("loopback", True, "127.0.0.1 takes connections", True)
+
+
+def _temporary_folder() -> Property:
+    """Examine the folder in which each world has its control directory, by making one."""
+    try:
+        made = control_directory.create()
+        try:
+            (made.path / "file").write_bytes(bytes(_ROOM))
+        finally:
+            made.remove()
+    except OSError as error:
+        return Property("temporary folder", False, f"{error}; set TMPDIR to another", True)
+    except WorldError as error:
+        return Property("temporary folder", False, str(error), True)
+    return Property("temporary folder", True, str(control_directory.folder().parent), True)
+
+
+def _mpi() -> Property:
+    """Examine whether mpirun and mpi4py belong to the same MPI library."""
+    try:
+        [command] = MpirunLauncher().commands(Path(), 1)
+    except BackendUnavailableError as error:
+        return Property("MPI", False, str(error))
+    mpirun = _implementation(_printed([command[0], "--version"]))
+    detail = f"{command[0]} is {mpirun}"
+    if not installed_version("mpi4py"):
+        missing = f"mpi4py is not installed: {how_to_install('mpi')}"
+        return Property("MPI", False, f"{detail}; {missing}")
+    library = _implementation(_printed([sys.executable, "-c", _LIBRARY_CODE]))
+    detail += f", and mpi4py uses {library}"
+    if mpirun.partition(" ")[0] != library.partition(" ")[0]:
+        return Property("MPI", False, f"{detail}: ranks would not find each other")
+    return Property("MPI", True, detail)
+
+
+def _implementation(text: str) -> str:
+    for name, pattern in _MPI.items():
+        if match := re.search(pattern, text, re.DOTALL):
+            return f"{name} {match[1]}"
+    first = text.strip().partition("\n")[0]
+    return f"something else ({first[:80]})" if first else "an unknown MPI"
+
+
+def _gpu() -> Property:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return Property("GPU", False, "nvidia-smi, a part of NVIDIA's driver, was not found")
+    query = "--query-gpu=name,memory.total,driver_version"
+    listed = _printed([command, query, "--format=csv,noheader"]).strip()
+    return Property(
+        "GPU", bool(listed), "; ".join(listed.splitlines()) or "nvidia-smi lists no GPU"
+    )
+
+
+def _printed(command: Sequence[str]) -> str:
+    """Return the output of a command, or nothing if it fails or takes too long."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, timeout=_SECONDS, check=True,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+_CODE = (
+    import_code("sys.argv[1]", "disteval.cli.doctor import main_of_probe")
+    + "main_of_probe(sys.argv[2], sys.argv[3], sys.argv[4] == 'start')"
+)
+_TERMINATE_SECONDS = 15.0  # an interrupted world terminates its ranks in less
+_MOST_BYTES = 1 << 16
+_OUTPUT_LINES = 10
+
+
+@dataclass(frozen=True)
+class ProbeResult(Support):
+    """The result of trying one backend, with its description.
+
+    It works if its ranks exchanged an object; or, if no ranks were to be started, if it can be
+    imported. It is absent if a package that it needs is not installed. ``output`` is the end of
+    the output of a process that ended without a result.
+    """
+
+    works: bool = False
+    absent: bool = False
+    ranks: int = 0
+    seconds: float = 0.0
+    output: str = ""
+
+
+def try_backend(name: str, start: bool, seconds: float) -> ProbeResult:
+    """Import a backend, and start ranks with it if asked, in a process with a time limit."""
+    with tempfile.TemporaryDirectory(prefix="disteval-doctor-") as folder:
+        answer, output = Path(folder, "answer.json"), Path(folder, "output")
+        todo = "start" if start else "import"
+        command = [sys.executable, "-c", _CODE, import_path(), name, str(answer), todo]
+        output.touch()
+        ended = _run(command, output, seconds)
+        if answer.exists():
+            return ProbeResult(**json.loads(answer.read_text()))
+        with output.open("rb") as file:
+            file.seek(-min(output.stat().st_size, _MOST_BYTES), os.SEEK_END)
+            printed = file.read().decode(errors="replace")
+        last = "\n".join(printed.splitlines()[-_OUTPUT_LINES:])
+        return ProbeResult(name, available=False, why_not=ended, output=last)
+
+
+def main_of_probe(name: str, answer: str, start: bool) -> None:
+    """Try a backend in this process, and write the `ProbeResult` to the file ``answer``."""
+    # The doctor terminates this process by SIGINT, which shells ignore in background jobs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    result = _try_here(name, start)
+    draft = Path(answer).with_suffix(".draft")
+    draft.write_text(json.dumps(asdict(result)))
+    draft.rename(answer)
+
+
+def _try_here(name: str, start: bool) -> ProbeResult:
+    support = support_of(name)
+    known = ProbeResult(**vars(support), works=support.available, absent=not support.available)
+    if not support.available or not start:
+        return known
+    if not get_backend_class(name).capabilities.multi_rank:
+        return _try_ranks(known, 1)
+    result = _try_ranks(known, 2)
+    # NCCL needs one GPU for each rank, and there may be only one.
+    return _try_ranks(known, 1) if result.absent else result
+
+
+def _try_ranks(known: ProbeResult, size: int) -> ProbeResult:
+    begin = time.monotonic()
+    try:
+        with World(known.name, size, threads=1) as world:
+            gathered = world.run(_gather_ranks)
+    except HarnessError as error:
+        common = error.common if isinstance(error, WorldError) else error
+        absent = isinstance(common, LibraryMissingError)
+        return replace(known, works=False, absent=absent, why_not=str(common or error))
+    seconds = round(time.monotonic() - begin, 2)
+    if gathered != [list(range(size))] * size:
+        wrong = f"{size} ranks gathered their numbers and received {gathered}"
+        return replace(known, works=False, why_not=wrong)
+    return replace(known, ranks=size, seconds=seconds)
+
+
+def _gather_ranks(backend: BaseDistBackend) -> list[object]:
+    return backend.all_gather_object(backend.rank)
+
+
+def _run(command: list[str], output: Path, seconds: float) -> str:
+    """Run a command that leads ranks, and describe how it ended; Ctrl-C ends it, too."""
+    processes = Processes()
+    try:
+        processes.start(command, dict(os.environ), output)
+        status = processes.how_ended(0, seconds)
+    finally:
+        processes.end(_TERMINATE_SECONDS, signal.SIGINT)  # at which it ends its ranks
+        processes.close()
+    if status is None:
+        return f"there was no result within {seconds:g} s"
+    how = signal.Signals(-status).name if status < 0 else f"status {status}"
+    return f"its process ended with {how} without a result"
+
 
 REQUIRE = "DISTEVAL_REQUIRE"
 """The variable that names required backends and modules, here as in the test suites."""

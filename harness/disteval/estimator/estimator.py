@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from disteval import arguments
 from disteval.errors import RankError, UsageError, WeightsError, WorldError
 from disteval.estimator import rank
 from disteval.estimator.checkpoint import Checkpoints, chosen, read_checkpoint
-from disteval.estimator.progress import Display
 from disteval.estimator.rank import Creator, Source, loader_sources
-from disteval.estimator.records import Record
+from disteval.estimator.records import Record, line_of
 from disteval.estimator.runner import check_workflow
 from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
@@ -25,6 +26,46 @@ from disteval.world.world import ONE_PROCESS
 
 _log = logging.getLogger("disteval.estimator")
 _PRELOAD = ("torch.distributed", "torch._dynamo")  # the first optimizer imports the latter
+
+
+class Display:
+    """Shows records and, on a terminal, a progress bar, which would only clutter a log file."""
+
+    def __init__(
+        self, shown: bool, on_record: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
+        self._shown = shown
+        self._on_record = on_record
+        self._bar = tqdm(unit="batch", leave=False, disable=None if shown else True)
+        self._done: dict[int, tuple[int, int]] = {}
+
+    def on_progress(self, rank: int, done: int, total: int) -> None:
+        """Take the number of batches of its phase that a rank has done."""
+        self._done[rank] = done, total
+        finished, self._bar.total = map(sum, zip(*self._done.values(), strict=True))
+        self._bar.update(finished - self._bar.n)
+
+    def on_note(self, _rank: int, record: dict[str, Any] | tuple[int, str]) -> None:
+        """Take a log line and its level, or the record of a phase that has ended."""
+        if isinstance(record, tuple):
+            level, line = record
+            if level >= logging.WARNING:
+                _log.log(level, "%s", line)
+            elif self._shown:
+                tqdm.write(line)
+            return
+        if self._on_record is not None:
+            self._on_record(record)
+        if self._shown:
+            tqdm.write(line_of(record))
+        self._done.clear()
+        self._bar.reset()
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
 
 
 class Estimator:

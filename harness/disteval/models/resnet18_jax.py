@@ -13,9 +13,15 @@ import numpy.typing as npt
 from flax import linen as nn
 
 from disteval.errors import UsageError
-from disteval.models.folding import EPSILON, fold_norms, is_folded
-from disteval.models.preprocess import preprocess
-from disteval.models.resnet18 import BLOCKS, NUM_CLASSES, to_channels_last
+from disteval.models.resnet18 import (
+    BLOCKS,
+    EPSILON,
+    NUM_CLASSES,
+    fold_norms,
+    is_folded,
+    preprocess,
+    to_channels_last,
+)
 
 _HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
 
@@ -25,7 +31,7 @@ class ResNet18(nn.Module):  # type: ignore[misc]
 
     Attributes:
         num_classes: The number of classes, which is the number of scores for each picture.
-        folded: Whether there are no batch normalisations, see `disteval.models.folding.fold_norms`.
+        folded: Whether there are no batch normalisations, see `fold_norms`.
         convolve: The function that computes convolutions, the default or `convolve_on_cpu`.
     """
 

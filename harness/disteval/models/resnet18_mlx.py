@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.models.folding import EPSILON, fold_norms
-from disteval.models.preprocess import OFFSET, SCALE
-from disteval.models.resnet18 import BLOCKS, to_channels_last
+from disteval.models.resnet18 import BLOCKS, EPSILON, OFFSET, SCALE, fold_norms, to_channels_last
 
 
 class ResNet18:
@@ -114,7 +112,7 @@ def _relu(x: mx.array) -> mx.array:
 
 
 def preprocess(images: mx.array) -> mx.array:
-    """Normalise uint8 pictures (N, 3, H, W), as `preprocess.preprocess` does."""
+    """Normalise uint8 pictures (N, 3, H, W), as `resnet18.preprocess` does."""
     offset, scale = (mx.array(values)[:, None, None] for values in (OFFSET, SCALE))
     return (images.astype(mx.float32) - offset) * scale
 

@@ -14,9 +14,16 @@ import tensorflow as tf
 from keras import Input, Model, config, layers
 
 from disteval.errors import UsageError
-from disteval.models.folding import EPSILON, fold_norms, is_folded
-from disteval.models.preprocess import OFFSET, SCALE
-from disteval.models.resnet18 import BLOCKS, NUM_CLASSES, to_channels_last
+from disteval.models.resnet18 import (
+    BLOCKS,
+    EPSILON,
+    NUM_CLASSES,
+    OFFSET,
+    SCALE,
+    fold_norms,
+    is_folded,
+    to_channels_last,
+)
 
 # The names that a layer's variables have in torch, in Keras's order.
 _ORDER = {
@@ -72,7 +79,7 @@ def _block(name: str, x: Any, channels: int, stride: int, folded: bool) -> Any:
 
 
 def preprocess(images: tf.Tensor) -> tf.Tensor:
-    """Normalise uint8 pictures (N, 3, H, W), as `preprocess.preprocess` does."""
+    """Normalise uint8 pictures (N, 3, H, W), as `resnet18.preprocess` does."""
     return (tf.cast(images, tf.float32) - OFFSET[:, None, None]) * SCALE[:, None, None]
 
 

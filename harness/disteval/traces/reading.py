@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from disteval.arguments import is_count
 from disteval.errors import UsageError
-from disteval.traces.folder import NAME, file_name
-from disteval.traces.place import Place
+from disteval.traces.folder import NAME, Place, file_name
 from disteval.traces.recorder import VERSION
 
 _MOST_BYTES = 1 << 28  # of one file; 200,000 events take less than 100 MiB

@@ -22,8 +22,7 @@ from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from disteval.arguments import unwritable
 from disteval.errors import UsageError
-from disteval.traces.folder import file_name
-from disteval.traces.place import Place, own_clock, own_wall
+from disteval.traces.folder import Place, file_name, own_clock, own_wall
 
 P = ParamSpec("P")
 T = TypeVar("T")

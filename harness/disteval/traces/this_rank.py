@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from disteval.errors import UsageError
 from disteval.launched import launched_job
-from disteval.traces.folder import file_name
-from disteval.traces.place import Place, category_of, own_clock, own_wall
+from disteval.traces.folder import Place, category_of, file_name, own_clock, own_wall
 from disteval.traces.recorder import Recorder
 
 T = TypeVar("T")

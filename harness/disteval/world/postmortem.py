@@ -17,8 +17,7 @@ from typing import NamedTuple
 from disteval.host import process_state, this_machine
 from disteval.text import visible, with_sections
 from disteval.traces import Recorder
-from disteval.traces.torch_calls import Call, Parting, describe_last, find_parting
-from disteval.traces.torch_dumps import tell_calls
+from disteval.traces.torch_calls import Call, Parting, describe_last, find_parting, tell_calls
 from disteval.world.channel.leader import Channel
 from disteval.world.channel.messages import Examine, Frame, Hello, Reply
 from disteval.world.collective_log import NOWHERE, Position, read_position

@@ -28,11 +28,10 @@ from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import set_group_of_world, set_rank_of_world
 from disteval.errors import UsageError, WorldError
 from disteval.registry import load_backend_class
-from disteval.traces.place import category_of, own_clock
+from disteval.traces.folder import category_of, own_clock
 from disteval.traces.recorder import flush_all
 from disteval.traces.this_rank import start_with, stop
-from disteval.traces.torch_calls import trace_calls
-from disteval.traces.torch_dumps import tell_calls
+from disteval.traces.torch_calls import tell_calls, trace_calls
 from disteval.world.channel import messages
 from disteval.world.channel.connection import Address, connect
 from disteval.world.channel.link import Link, WatchedLink

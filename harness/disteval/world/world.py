@@ -24,8 +24,7 @@ from disteval.frames.tags import KEY_BYTES
 from disteval.registry import get_backend_class
 from disteval.text import name_of
 from disteval.traces import Recorder
-from disteval.traces.folder import Trace, as_folder
-from disteval.traces.place import Offset, category_of, own_clock
+from disteval.traces.folder import Offset, Trace, as_folder, category_of, own_clock
 from disteval.traces.reading import warn_of_unended
 from disteval.world.channel.connection import Address, write_address
 from disteval.world.channel.leader import Channel, OnNote, OnProgress

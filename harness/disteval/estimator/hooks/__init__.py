@@ -1,7 +1,6 @@
 """Hooks, which act at the stages of a run; their base is `hook.Hook`."""
 
-from disteval.estimator.hooks.best import BestWeightsHook, EarlyStoppingHook
-from disteval.estimator.hooks.checkpoint import CheckpointHook
+from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook, EarlyStoppingHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import TextLoggerHook
 from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook

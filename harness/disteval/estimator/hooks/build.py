@@ -8,8 +8,7 @@ from typing import Any
 
 from disteval.arguments import did_you_mean
 from disteval.errors import UsageError
-from disteval.estimator.hooks.best import BestWeightsHook, EarlyStoppingHook
-from disteval.estimator.hooks.checkpoint import CheckpointHook
+from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook, EarlyStoppingHook
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.hooks.logger import TextLoggerHook
 from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
