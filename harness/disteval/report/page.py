@@ -78,6 +78,7 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         losses=loss_charts(trainings),
         pictures=pictures,
         kinds=KINDS,
+        heads=[f"#{kind}" for kind in KINDS],
         signs=SIGNS,
         verdicts=OUTCOMES,
         version=metadata.version(DISTRIBUTION),
