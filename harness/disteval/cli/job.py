@@ -84,20 +84,14 @@ class AloneRank(BaseDistBackend):
     def __init__(self, rank: int, world_size: int, group: LeaseGroup) -> None:
         self.rank, self.world_size, self.group = rank, world_size, group
 
-    def all_gather_object(self, obj: Any) -> list[Any]:
+    def all_gather_object(self, obj: Any, src: int = 0) -> NoReturn:
         """Refuse."""
-        _refuse()
+        raise UsageError(
+            "with --elastic a rank is in no group, because the others may be lost at any time; "
+            "leave the collectives out of the task, or leave --elastic out"
+        )
 
-    def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """Refuse."""
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise UsageError(
-        "with --elastic a rank is in no group, because the others may be lost at any time; leave "
-        "the collectives out of the task, or leave --elastic out"
-    )
+    broadcast_object = all_gather_object
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,9 @@ def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
     context.meta[key] = True
     if option.name == "quiet":
         _LOGGER.setLevel(logging.ERROR)
-        root.with_resource(_nothing_on_stdout())
+        # What is dropped has to be encoded all the same.
+        nothing = Path(os.devnull).open("w", encoding="utf-8", errors="backslashreplace")
+        root.with_resource(contextlib.redirect_stdout(root.with_resource(nothing)))
     else:
         from tqdm.contrib.logging import logging_redirect_tqdm  # which imports asyncio
 
@@ -205,16 +207,6 @@ def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
         root.obj.setLevel(logging.INFO)
         root.obj.filters.clear()
         root.with_resource(logging_redirect_tqdm([_LOGGER]))  # lines stay above progress bars
-
-
-@contextlib.contextmanager
-def _nothing_on_stdout() -> Iterator[None]:
-    # What is dropped has to be encoded all the same.
-    with (
-        Path(os.devnull).open("w", encoding="utf-8", errors="backslashreplace") as nothing,
-        contextlib.redirect_stdout(nothing),
-    ):
-        yield
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from disteval.report import values
@@ -86,43 +86,21 @@ def results(runs: Sequence[Run]) -> list[Fact]:
 
 def conduct(runs: Sequence[Run]) -> list[Fact]:
     """Return what was evaluated and how, as the terminal and the page show it."""
-    rows: dict[str, list[str]] = {
-        "samples": [f"{run['evaluated']} of {run['size']}" for run in runs],
-        "of an earlier run": [_stored(run) for run in runs],
-        "coverage": [values.coverage(run) for run in runs],
-        "digest": [run.get("digest") or "" for run in runs],
-        "model": [values.doubts(run) for run in runs],
-        "duplicates dropped": [str(run["padded"]) for run in runs],
-        "samples/s": [
-            # Of a run that found all samples stored, there is no speed.
-            f"{run['samples_per_second']:.0f}" if run.get("stored") != run["evaluated"] else ""
-            for run in runs
-        ],
-        "ranks": [str(run["world_size"]) for run in runs],
-        "backend": [run["backend"] for run in runs],
-        "device": [_device(run) for run in runs],
-        "leases": [_of_leases(run, "committed") for run in runs],
-        "batches repeated": [_of_leases(run, "repeated") for run in runs],
-        "ranks lost": [_lost(run) for run in runs],
-        "predictions": [run.get("predictions", "") for run in runs],
-    }
-    return [
-        _compared(name, [(text, text) for text in texts]) if name == "digest" else Fact(name, texts)
-        for name, texts in rows.items()
-        if any(texts)
-    ]
+    return _facts(_CONDUCT, runs)
 
 
 def origin(runs: Sequence[Run]) -> list[Fact]:
     """Return when and with what each was made."""
-    rows = {
-        "when, UTC": [run.get("created", "") for run in runs],
-        "command": [run.get("command", "") for run in runs],
-        "versions": [_versions(run) for run in runs],
-        "batch size": [str(run["batch_size"]) for run in runs],
-        "seconds": [f"{run['seconds']:.3g}" for run in runs],
-    }
-    return [Fact(name, texts) for name, texts in rows.items() if any(texts)]
+    return _facts(_ORIGIN, runs)
+
+
+def _facts(rows: Mapping[str, Callable[[Run], str]], runs: Sequence[Run]) -> list[Fact]:
+    told = {name: [text_of(run) for run in runs] for name, text_of in rows.items()}
+    return [
+        _compared(name, [(text, text) for text in texts]) if name == "digest" else Fact(name, texts)
+        for name, texts in told.items()
+        if any(texts)
+    ]
 
 
 def _compared(name: str, found: Sequence[tuple[Any, str]]) -> Fact:
@@ -141,28 +119,22 @@ def _compared(name: str, found: Sequence[tuple[Any, str]]) -> Fact:
     return Fact(name, texts, "failed" if odd else "passed", odd)
 
 
+def _speed(run: Run) -> str:
+    # Of a run that found all samples stored, there is no speed.
+    return f"{run['samples_per_second']:.0f}" if run.get("stored") != run["evaluated"] else ""
+
+
 def _stored(run: Run) -> str:
-    if not run.get("stored"):
-        return ""
-    return f"{run['stored']} of {run['evaluated']}, begun {run.get('stored_since')}"
+    since = f"{run.get('stored')} of {run['evaluated']}, begun {run.get('stored_since')}"
+    return since if run.get("stored") else ""
 
 
 def _device(run: Run) -> str:
-    return (
-        f"{run['device']} ({run['framework']})" if "framework" in run else run.get("device") or ""
-    )
-
-
-def _of_leases(run: Run, what: str) -> str:
-    if "leases" not in run:
-        return ""
-    of = f" of {run['leases']['batches']}" if what == "repeated" else ""
-    return f"{run['leases'][what]}{of}"
+    framework = f" ({run['framework']})" if "framework" in run else ""
+    return f"{run.get('device') or ''}{framework}"
 
 
 def _lost(run: Run) -> str:
-    if "leases" not in run:
-        return ""
     lost = run["leases"]["lost"]
     return "\n".join([str(len(lost)), *(f"rank {one['rank']}: {one['how']}" for one in lost)])
 
@@ -170,3 +142,32 @@ def _lost(run: Run) -> str:
 def _versions(run: Run) -> str:
     found = {"disteval": run["version"]} if "version" in run else {}
     return ", ".join(f"{name} {what}" for name, what in (found | run.get("versions", {})).items())
+
+
+def _of_leases(text_of: Callable[[Run], str]) -> Callable[[Run], str]:
+    return lambda run: text_of(run) if "leases" in run else ""
+
+
+_CONDUCT: dict[str, Callable[[Run], str]] = {
+    "samples": "{0[evaluated]} of {0[size]}".format,
+    "of an earlier run": _stored,
+    "coverage": values.coverage,
+    "digest": lambda run: run.get("digest") or "",
+    "model": values.doubts,
+    "duplicates dropped": "{0[padded]}".format,
+    "samples/s": _speed,
+    "ranks": "{0[world_size]}".format,
+    "backend": "{0[backend]}".format,
+    "device": _device,
+    "leases": _of_leases("{0[leases][committed]}".format),
+    "batches repeated": _of_leases("{0[leases][repeated]} of {0[leases][batches]}".format),
+    "ranks lost": _of_leases(_lost),
+    "predictions": lambda run: run.get("predictions", ""),
+}
+_ORIGIN: dict[str, Callable[[Run], str]] = {
+    "when, UTC": lambda run: run.get("created", ""),
+    "command": lambda run: run.get("command", ""),
+    "versions": _versions,
+    "batch size": "{0[batch_size]}".format,
+    "seconds": "{0[seconds]:.3g}".format,
+}

@@ -162,8 +162,8 @@ def coverage(run: Mapping[str, Any]) -> str:
 def doubts(run: Mapping[str, Any]) -> str:
     """Return in words what is odd about an evaluation; nothing for most."""
     for found in run["metrics"].values():
-        size = found.get("size") if isinstance(found, dict) else None  # as `Accuracy` counts
-        for name in found if isinstance(size, int) and size else ():
+        size = found.get("size", 0) if isinstance(found, dict) else 0  # as `Accuracy` counts
+        for name in found if size and isinstance(size, int) else ():
             right = found.get(f"correct_{name}")
             if isinstance(right, int) and found[name] != right / size:
                 return f"not as it was written: {found[name]} is not {right} of {size}"
