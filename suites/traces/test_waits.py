@@ -83,13 +83,6 @@ def test_a_rank_that_was_started_again_waits_in_its_own_collectives_alone() -> N
     assert waiting == [0, 4, 0]
 
 
-def test_the_first_collective_at_which_ranks_parted_is_named() -> None:
-    other = Event("collective", "broadcast", 0, 9, {"number": 2, "group": 1})
-    waits = find_waits(world([gather(0, 5, 1), gather(6, 9, 2)], [gather(0, 5, 1), other]))
-    assert waits.parting is not None
-    assert waits.parting == (2, {0: "gather", 1: "broadcast"})
-
-
 def test_the_reason_is_what_took_longer_since_the_collective_before() -> None:
     def rank(data: int, compute: int, before: int) -> list[Event]:
         events, at = [Event("compute", "predict", 0, before, {}), gather(before, 100)], 100

@@ -198,7 +198,7 @@ def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
     if option.name == "quiet":
         _LOGGER.setLevel(logging.ERROR)
         # What is dropped has to be encoded all the same.
-        nothing = Path(os.devnull).open("w", encoding="utf-8", errors="backslashreplace")
+        nothing = click.open_file(os.devnull, "w", "utf-8", "backslashreplace")
         root.with_resource(contextlib.redirect_stdout(root.with_resource(nothing)))
     else:
         from tqdm.contrib.logging import logging_redirect_tqdm  # which imports asyncio

@@ -119,9 +119,6 @@ def _remarks(summary: Summary) -> Iterator[str]:
     for what, ranks in summary.failures:
         yield f"failed: {what}"
         yield from (f"  {rank}: {doing}" for rank, doing in ranks.items())
-    if (parting := summary.waits.parting) is not None:
-        calls = "; ".join(f"rank {rank} in {name}" for rank, name in parting.names.items())
-        yield f"ranks parted at collective #{parting.number}: {calls}"
     for row in summary.world.rows:
         if not row.is_whole:
             yield f"{row.name}: its file is truncated; what it did at the end is not in it"

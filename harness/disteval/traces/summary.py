@@ -72,7 +72,6 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """Return the summary as values that JSON has."""
         world, slowest = self.world, self.slowest
-        parting = self.waits.parting
         return {
             "world": world.number,
             "title": world.title,
@@ -85,7 +84,6 @@ class Summary:
                 for (rank, other), (total, count) in sorted(self.waits.by_pair().items())
             ],
             "slowest": None if slowest is None else vars(slowest) | {"sentence": str(slowest)},
-            "parting": parting and {"number": parting.number, "names": parting.names},
             "failures": [{"what": what, "ranks": ranks} for what, ranks in self.failures],
         }
 

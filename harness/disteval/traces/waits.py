@@ -25,13 +25,6 @@ class Wait(NamedTuple):
     nanoseconds: int
 
 
-class Parting(NamedTuple):
-    """The first collective in which ranks called different ones."""
-
-    number: int
-    names: dict[int, str]
-
-
 @dataclass
 class Waits:
     """The waits of one world.
@@ -40,12 +33,10 @@ class Waits:
         waits: Each wait, by the collective and the rank.
         behind: What ranks that were waited for did for longer than the median of those that waited,
             in nanoseconds, by rank and by the kind and the name of what they did.
-        parting: The first collective in which ranks called different ones; None if there is none.
     """
 
     waits: dict[tuple[Key, int], Wait] = field(default_factory=dict)
     behind: dict[int, Counter[tuple[str, str]]] = field(default_factory=dict)
-    parting: Parting | None = None
 
     def by_pair(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Return the nanoseconds and the number of waits, by who waited and for whom."""
@@ -80,9 +71,6 @@ def find_waits(world: WorldTrace) -> Waits:
 
 def _add(found: Waits, key: Key, ranks: dict[int, Before]) -> None:
     events = {rank: before.event for rank, before in ranks.items()}
-    names = {rank: event.name for rank, event in events.items()}
-    if len({*names.values()}) > 1 and found.parting is None:
-        found.parting = Parting(key[1], names)
     waiting: dict[int, list[Counter[tuple[str, str]]]] = {}
     order = sorted(events, key=lambda rank: events[rank].start)
     starts = [events[rank].start for rank in order]
