@@ -6,7 +6,7 @@ the names are torchvision's, so that weights can be exchanged with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,29 @@ BLOCKS = tuple(
 """The name, the channels and the stride of each residual block, in order."""
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+def trunk(x: Any, conv_norm: Callable[..., Any], relu: Callable[..., Any], pool: Any) -> Any:
+    """Return what the network computes before the mean and the last layer, in any framework.
+
+    Args:
+        x: The pictures.
+        conv_norm: Returns a convolution and its normalisation, given the names of both, their
+            input, the number of output channels, the side of the kernel and the stride.
+        relu: Returns its input without negative values.
+        pool: Returns the maxima of 3x3 positions in steps of 2.
+    """
+    x = pool(relu(conv_norm("conv1", "bn1", x, 64, 7, 2)))
+    inputs = 64
+    for name, channels, stride in BLOCKS:
+        shortcut = x
+        if inputs != channels:
+            names = f"{name}.downsample.0", f"{name}.downsample.1"
+            shortcut = conv_norm(*names, x, channels, 1, stride)
+        x = relu(conv_norm(f"{name}.conv1", f"{name}.bn1", x, channels, 3, stride))
+        x = relu(conv_norm(f"{name}.conv2", f"{name}.bn2", x, channels, 3, 1) + shortcut)
+        inputs = channels
+    return x
 
 
 def parameter_shapes(num_classes: int = NUM_CLASSES) -> Shapes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -14,13 +15,13 @@ from flax import linen as nn
 
 from disteval.errors import UsageError
 from disteval.models.resnet18 import (
-    BLOCKS,
     EPSILON,
     NUM_CLASSES,
     fold_norms,
     is_folded,
     preprocess,
     to_channels_last,
+    trunk,
 )
 
 _HIGHEST = jax.lax.Precision.HIGHEST  # float32 is float32, on accelerators too
@@ -42,10 +43,8 @@ class ResNet18(nn.Module):  # type: ignore[misc]
     @nn.compact  # type: ignore[untyped-decorator]
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map pictures (N, H, W, 3) to scores (N, num_classes)."""
-        x = nn.relu(self._conv_norm("conv1", "bn1", x, 64, 7, 2))
-        x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
-        for name, channels, stride in BLOCKS:
-            x = self._block(name, x, channels, stride)
+        pool = partial(nn.max_pool, window_shape=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+        x = trunk(x, self._conv_norm, nn.relu, pool)
         return nn.Dense(self.num_classes, precision=_HIGHEST, name="fc")(x.mean(axis=(1, 2)))
 
     def _conv_norm(
@@ -59,16 +58,6 @@ class ResNet18(nn.Module):  # type: ignore[misc]
         if self.folded:
             return x
         return nn.BatchNorm(use_running_average=True, epsilon=EPSILON, name=norm)(x)
-
-    def _block(self, name: str, x: jax.Array, channels: int, stride: int) -> jax.Array:
-        """Two 3x3 convolutions and a shortcut."""
-        shortcut = x
-        if x.shape[-1] != channels:
-            names = f"{name}.downsample.0", f"{name}.downsample.1"
-            shortcut = self._conv_norm(*names, x, channels, 1, stride)
-        x = nn.relu(self._conv_norm(f"{name}.conv1", f"{name}.bn1", x, channels, 3, stride))
-        x = self._conv_norm(f"{name}.conv2", f"{name}.bn2", x, channels, 3, 1)
-        return nn.relu(x + shortcut)
 
 
 def convolve_on_cpu(

@@ -12,7 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.errors import UsageError
-from disteval.models.resnet18 import BLOCKS, EPSILON, OFFSET, SCALE, fold_norms, to_channels_last
+from disteval.models.resnet18 import (
+    EPSILON,
+    OFFSET,
+    SCALE,
+    fold_norms,
+    to_channels_last,
+    trunk,
+)
 
 
 class ResNet18:
@@ -33,23 +40,13 @@ class ResNet18:
 
     def __call__(self, x: mx.array) -> mx.array:
         """Map pictures (N, H, W, 3) to scores (N, num_classes)."""
-        x = _relu(self._conv_norm("conv1", "bn1", x, 2))
         # Padding with zeros is right, because nothing is below zero after the ReLU.
-        x = reduce(mx.maximum, _shifted(x, 3, 2))
-        for name, _, stride in BLOCKS:
-            x = self._block(name, x, stride)
+        x = trunk(x, self._conv_norm, _relu, lambda x: reduce(mx.maximum, _shifted(x, 3, 2)))
         return x.mean(axis=(1, 2)) @ self._weights["fc.weight"] + self._weights["fc.bias"]
 
-    def _block(self, name: str, x: mx.array, stride: int) -> mx.array:
-        """Two 3x3 convolutions and a shortcut."""
-        shortcut = x
-        if f"{name}.downsample.0.weight" in self._weights:
-            names = f"{name}.downsample.0", f"{name}.downsample.1"
-            shortcut = self._conv_norm(*names, x, stride)
-        x = _relu(self._conv_norm(f"{name}.conv1", f"{name}.bn1", x, stride))
-        return _relu(self._conv_norm(f"{name}.conv2", f"{name}.bn2", x, 1) + shortcut)
-
-    def _conv_norm(self, conv: str, norm: str, x: mx.array, stride: int) -> mx.array:
+    def _conv_norm(
+        self, conv: str, norm: str, x: mx.array, _channels: int, _size: int, stride: int
+    ) -> mx.array:
         x = self._convolve(x, self._weights[f"{conv}.weight"], stride)
         if f"{conv}.bias" in self._weights:
             return x + self._weights[f"{conv}.bias"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -11,11 +12,10 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from keras import Input, Model, config, layers
+from keras import Input, Model, Sequential, config, layers
 
 from disteval.errors import UsageError
 from disteval.models.resnet18 import (
-    BLOCKS,
     EPSILON,
     NUM_CLASSES,
     OFFSET,
@@ -23,6 +23,7 @@ from disteval.models.resnet18 import (
     fold_norms,
     is_folded,
     to_channels_last,
+    trunk,
 )
 
 # The names that a layer's variables have in torch, in Keras's order.
@@ -50,32 +51,19 @@ def build(weights: Mapping[str, npt.NDArray[np.float32]], dtype: str = "float32"
 
 def _build(folded: bool) -> Any:
     pictures = Input((32, 32, 3))
-    x = layers.ReLU()(_conv_norm("conv1", "bn1", pictures, 64, 7, 2, folded))
     # Padding with zeros is right, because nothing is below zero after the ReLU.
-    x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))
-    for name, channels, stride in BLOCKS:
-        x = _block(name, x, channels, stride, folded)
+    pool = Sequential([layers.ZeroPadding2D(1), layers.MaxPooling2D(3, 2)])
+    x = trunk(pictures, partial(_conv_norm, folded), layers.ReLU(), pool)
     return Model(pictures, layers.Dense(NUM_CLASSES, name="fc")(layers.GlobalAveragePooling2D()(x)))
 
 
 def _conv_norm(
-    conv: str, norm: str, x: Any, channels: int, size: int, stride: int, folded: bool
+    folded: bool, conv: str, norm: str, x: Any, channels: int, size: int, stride: int
 ) -> Any:
     # The same padding on both sides; Keras's "same" puts more of it at the end.
     padded = layers.ZeroPadding2D(size // 2)(x) if size > 1 else x
     x = layers.Conv2D(channels, size, stride, use_bias=folded, name=conv)(padded)
     return x if folded else layers.BatchNormalization(epsilon=EPSILON, name=norm)(x, training=False)
-
-
-def _block(name: str, x: Any, channels: int, stride: int, folded: bool) -> Any:
-    """Two 3x3 convolutions and a shortcut."""
-    shortcut = x
-    if x.shape[-1] != channels:
-        names = f"{name}.downsample.0", f"{name}.downsample.1"
-        shortcut = _conv_norm(*names, x, channels, 1, stride, folded)
-    x = _conv_norm(f"{name}.conv1", f"{name}.bn1", x, channels, 3, stride, folded)
-    x = _conv_norm(f"{name}.conv2", f"{name}.bn2", layers.ReLU()(x), channels, 3, 1, folded)
-    return layers.ReLU()(layers.Add()([x, shortcut]))
 
 
 def preprocess(images: tf.Tensor) -> tf.Tensor:
