@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from disteval.cli.eval_world import Elastic, Leader
-from disteval.cli.job import EvalJob
+from disteval.cli.eval_world import Leader
+from disteval.cli.job import Elastic, EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.world import RayLauncher, World
 
@@ -65,7 +65,7 @@ class Worlds(list[World]):
 @needs("ray")
 def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
     elastic = Elastic(None, join=False, ranks_per_lease=1)
-    job = EvalJob(NamedTask(TASK), "none", None, None, None)
+    job = EvalJob(NamedTask(TASK), "none", None, None, None, elastic)
     start = Worlds()
     done: list[str] = []
     pids: set[int] = set()
@@ -96,7 +96,7 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
     thread = threading.Thread(target=upset)
     thread.start()
     begin = time.monotonic()
-    report = Leader(job, start.new, 2, progress=False, elastic=elastic).evaluate()
+    report = Leader(job, start.new, 2, progress=False).evaluate()
     thread.join()
     assert len(done) == 2, f"{done} after {time.monotonic() - begin:.0f} s"
     assert judge(report, right()) == ""

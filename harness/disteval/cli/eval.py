@@ -16,8 +16,8 @@ import click
 from disteval.arguments import check_output_file, check_output_folder
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
-from disteval.cli.eval_world import Elastic, Leader
-from disteval.cli.job import NO_BACKEND, EvalJob
+from disteval.cli.eval_world import Leader
+from disteval.cli.job import NO_BACKEND, Elastic, EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.cli.options import (
     COUNT,
@@ -268,7 +268,8 @@ def eval_command(
         )
     if outer is not None and outer.rank > 0:
         sys.exit(follow(outer, elastic=may_lose))
-    job = EvalJob(source, backend, batch_size, limit, target)
+    elasticity = Elastic(ledger, join, ranks_per_lease) if may_lose else None
+    job = EvalJob(source, backend, batch_size, limit, target, elasticity)
     folder = as_folder(trace, "--trace")
 
     def new_world(size: int) -> World:
@@ -282,8 +283,7 @@ def eval_command(
             on_lost="continue" if may_lose else "fail", threads=threads, trace=folder,
         )  # fmt: skip
 
-    options = Elastic(ledger, join, ranks_per_lease) if may_lose else None
-    report = Leader(job, new_world, size, progress and not is_quiet(), options).evaluate()
+    report = Leader(job, new_world, size, progress and not is_quiet()).evaluate()
     if expect_digest is not None and report["digest"] != expect_digest:
         found = report["digest"] or f"not known (their contents can't be compared, or {SWITCH}=off)"
         written = f"; the predictions of these samples are in {target.path}" if target else ""

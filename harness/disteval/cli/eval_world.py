@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from disteval.cli.job import Borrowing, EvalJob, run_job
+from disteval.cli.job import Elastic, EvalJob, run_job
 from disteval.cli.terminal import is_verbose, tell
 from disteval.data.predictions import locked
 from disteval.errors import UsageError, WorldError
@@ -29,31 +29,6 @@ _PURPOSE = "leases"  # see `disteval.world.bootstrap.named_leader`
 _FILE = "leader.json"
 
 
-@dataclass(frozen=True)
-class Elastic:
-    """The options of an evaluation whose ranks may be lost.
-
-    Attributes:
-        ledger: The folder of the ledger; None keeps it in memory.
-        join: Whether a leader is there already.
-        ranks_per_lease: The number of ranks that hold a lease together.
-    """
-
-    ledger: Path | None
-    join: bool
-    ranks_per_lease: int
-
-    def lender(self) -> Address | None:
-        """Return the address of the leader that is there already, if it is to be joined.
-
-        Raises:
-            UsageError: No leader is named, or none runs with this ledger.
-        """
-        if not self.join:
-            return None
-        return named_leader(_PURPOSE) if self.ledger is None else _announced_in(self.ledger)
-
-
 @dataclass
 class Leader:
     """Leads the ranks of one evaluation, which it starts or joins.
@@ -63,14 +38,12 @@ class Leader:
         new_world: Starts a world of so many ranks, in a group if none of them may be lost.
         size: The number of ranks.
         progress: Whether a bar is shown.
-        elastic: The options of ranks that may be lost; None fails with the first one.
     """
 
     job: EvalJob
     new_world: Callable[[int], World]
     size: int
     progress: bool
-    elastic: Elastic | None = None
 
     def evaluate(self) -> dict[str, Any]:
         """Run the job on every rank, and return the report of the first that returned.
@@ -78,18 +51,19 @@ class Leader:
         Raises:
             HarnessError: The evaluation failed: what ranks raised, or how they were lost.
         """
-        self._joined = None if self.elastic is None else self.elastic.lender()
+        elastic = self.job.elastic
+        self._joined = None if elastic is None or not elastic.join else _leader_of(elastic)
         self._done = dict.fromkeys(range(self.size), 0)  # samples of each rank
         self._totals: dict[int, int] = {}
         self._lost: list[dict[str, Any]] = []
         self._lender: Lender | None = None
         with ExitStack() as self._stack:
-            lends = self.elastic is not None and self._joined is None
+            lends = elastic is not None and self._joined is None
             if lends and self.job.predictions is not None:
                 self._stack.enter_context(locked(self.job.predictions))
             self._world = self._stack.enter_context(self.new_world(self.size))
-            if self.elastic is not None and lends:
-                self._lend(self.elastic)
+            if elastic is not None and lends:
+                self._lend(elastic)
             # A bar is for terminals (disable=None), not for log files.
             shown = None if self.progress and self._joined is None else True
             with tqdm(unit=" batches" if lends else " samples", disable=shown) as self._bar:
@@ -114,12 +88,13 @@ class Leader:
 
     def _run(self, world: World) -> Results:
         is_own, size, job = world is self._world, world.world_size, self.job
-        if self.elastic is not None:
-            groups = self.elastic.ranks_per_lease
-            job = replace(job, borrowing=Borrowing(self._joined, size, groups, world.folder))
+        if job.elastic is not None:
+            groups, lender = world.folder, self._joined
+            elastic = replace(job.elastic, lender=lender, world_size=size, groups=groups)
+            job = replace(job, elastic=elastic)
         return world.run(
             run_job, *[job] * size, until=self._is_over if is_own else lambda _: False,
-            on_lost=None if self.elastic is None else self._lose if is_own else _print_lost,
+            on_lost=None if job.elastic is None else self._lose if is_own else _print_lost,
             on_progress=self._count if is_own else None, grace=_GRACE_SECONDS,
         )  # fmt: skip
 
@@ -135,15 +110,9 @@ class Leader:
         report = _first_report(results)
         if self._lender is not None:
             found, counts = self._lender.report, self._lender.counts
-            report["leases"] = {
-                "batches": counts.units,
-                "committed": found.committed,
-                "resumed": found.resumed,
-                "repeated": found.repeated,
-                "copies": found.copies,
-                "lost": self._lost,
-                "failed": [*found.failed],
-            }
+            kept = ("committed", "resumed", "repeated", "copies", "failed")
+            report["leases"] = {name: getattr(found, name) for name in kept}
+            report["leases"] |= {"batches": counts.units, "lost": self._lost}
         return report
 
     def _is_over(self, _: Results) -> bool:
@@ -202,13 +171,16 @@ def _named(world: World) -> Address | None:
     return named
 
 
-def _announced_in(folder: Path) -> Address:
-    """Return where the leader listens that uses the ledger of a folder.
+def _leader_of(elastic: Elastic) -> Address:
+    """Return the address of the leader that is to be joined.
 
     Raises:
-        UsageError: No leader has written there, or a stranger may have done so; or the leader has
-            ended, or is on another host and listens on its own alone.
+        UsageError: No leader is named, or none has written into the folder of the ledger, or a
+            stranger may have done so; or the leader has ended, or is on another host and listens
+            on its own alone.
     """
+    if (folder := elastic.ledger) is None:
+        return named_leader(_PURPOSE)
     try:
         check_own(folder)
         with open_own(folder / _FILE, 0o077, "it says who leads, and with which key") as file:

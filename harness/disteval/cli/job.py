@@ -95,21 +95,24 @@ class AloneRank(BaseDistBackend):
 
 
 @dataclass(frozen=True)
-class Borrowing:
-    """How ranks borrow leases.
+class Elastic:
+    """How ranks that may be lost borrow leases.
 
     Attributes:
-        lender: The address of somebody else's leader, who gives these ranks other numbers; None if
-            their own leader lends.
-        world_size: The number of ranks that were started together.
+        ledger: The folder of the ledger; None keeps it in memory.
+        join: Whether somebody else's leader lends, who gives these ranks other numbers.
         ranks_per_lease: The number of ranks that evaluate a lease together.
+        lender: The address of that leader; None if their own leader lends.
+        world_size: The number of ranks that were started together.
         groups: A private folder, in which groups meet.
     """
 
-    lender: Address | None
-    world_size: int
+    ledger: Path | None
+    join: bool
     ranks_per_lease: int
-    groups: Path
+    lender: Address | None = None
+    world_size: int = 1
+    groups: Path = Path()
 
     def backend(self, rank: int) -> AloneRank:
         """Return the backend of a rank, for whose group the first of its ranks makes a folder.
@@ -143,7 +146,7 @@ class EvalJob:
         batch_size: The number of samples in a batch; None leaves it to the task.
         limit: The number of samples to evaluate; None leaves it to the task.
         predictions: Where predictions are written; None writes none.
-        borrowing: How ranks borrow leases; None has each evaluate its share.
+        elastic: How ranks borrow leases; None has each evaluate its share, and none may be lost.
     """
 
     source: NamedTask | ResNet18
@@ -151,7 +154,7 @@ class EvalJob:
     batch_size: int | None
     limit: int | None
     predictions: Predictions | None
-    borrowing: Borrowing | None = None
+    elastic: Elastic | None = None
 
     def task(self, backend: BaseDistBackend) -> Task:
         """Return the task of one rank."""
@@ -184,8 +187,8 @@ def run_job(backend: BaseDistBackend | None, job: EvalJob) -> dict[str, Any]:
     Returns:
         The report that ``--json`` writes, which is the same on every rank except for the times.
     """
-    if job.borrowing is not None:
-        return _borrow(job, job.borrowing)
+    if job.elastic is not None:
+        return _borrow(job, job.elastic)
     if job.predictions is not None and _is_main():
         # So that what waits to be written is written, when the ranks are terminated.
         signal.signal(signal.SIGTERM, _interrupt_once)
@@ -195,15 +198,15 @@ def run_job(backend: BaseDistBackend | None, job: EvalJob) -> dict[str, Any]:
     return job.report(make(), result)
 
 
-def _borrow(job: EvalJob, borrowing: Borrowing) -> dict[str, Any]:
+def _borrow(job: EvalJob, elastic: Elastic) -> dict[str, Any]:
     from disteval.evaluation.borrowed import run_leases  # not needed otherwise
 
     this = current_rank()
     assert this is not None  # this runs on a rank
-    task, link = job.task(borrowing.backend(this.rank)), this.link
+    task, link = job.task(elastic.backend(this.rank)), this.link
     with ExitStack() as stack:
-        if borrowing.lender is not None:
-            link = stack.enter_context(closing(Link(connect(borrowing.lender))))
+        if elastic.lender is not None:
+            link = stack.enter_context(closing(Link(connect(elastic.lender))))
             link.report(None)
         result = run_leases(task, link, predictions=job.predictions, progress=report_progress)
     return job.report(task, result)
