@@ -119,7 +119,15 @@ class TraceFolder:
     def __init__(self, path: str | Path, option: str = "trace") -> None:
         # Ranks may work in other folders.
         self.path = Path(path).absolute()
-        check_new(option, self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{option} {self.path} is a file; give the name of a folder")
+        check_output_folder(option, self.path)
+        names = (file.name for file in self.path.glob("world-*.jsonl"))
+        if found := sorted(name for name in names if NAME.fullmatch(name)):
+            raise UsageError(
+                f"{option} {self.path} holds the trace of an earlier run ({found[0]}); give "
+                f"another folder, or remove it"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -142,16 +150,3 @@ Trace = str | Path | TraceFolder | None
 def as_folder(trace: Trace, option: str = "trace") -> TraceFolder | None:
     """Return the folder of a trace; a path becomes a new one, see `TraceFolder`."""
     return TraceFolder(trace, option) if isinstance(trace, (str, Path)) else trace
-
-
-def check_new(option: str, path: Path) -> None:
-    """Raise UsageError if an option's folder holds a trace, or can't be written."""
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{option} {path} is a file; give the name of a folder")
-    check_output_folder(option, path)
-    found = sorted(file.name for file in path.glob("world-*.jsonl") if NAME.fullmatch(file.name))
-    if found:
-        raise UsageError(
-            f"{option} {path} holds the trace of an earlier run ({found[0]}); give another folder, "
-            f"or remove it"
-        )
