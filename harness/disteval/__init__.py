@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from disteval.contract import BaseDistBackend, Capabilities, No, Rendezvous
+from disteval.default_backend import get_dist_backend, set_default_dist_backend
 from disteval.errors import (
     AuditError,
     BackendUnavailableError,
@@ -25,16 +27,14 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
+from disteval.registry import list_all_backends, register_backend
 
 if TYPE_CHECKING:
     from disteval.by_sample import seeds
-    from disteval.contract import BaseDistBackend, Capabilities, No, Rendezvous
     from disteval.data import ByLength, PredictionReader, Predictions, load_predictions
-    from disteval.default_backend import get_dist_backend, set_default_dist_backend
     from disteval.evaluation import Coverage, Covered, Evaluation, Leases, Task
     from disteval.evaluation.evaluate import evaluate
     from disteval.evaluation.predict_all import predict_all
-    from disteval.registry import list_all_backends, register_backend
     from disteval.sharding import ShardPlan
     from disteval.templates import BytesBaseDistBackend, TensorBaseDistBackend
 
@@ -79,10 +79,7 @@ __all__ = [
 ]
 
 # Imported in this order until one has the name that was asked for: most commands evaluate nothing.
-_HOMES = (
-    "contract", "default_backend", "registry", "sharding", "by_sample", "templates", "data",
-    "evaluation",
-)  # fmt: skip
+_HOMES = ("sharding", "by_sample", "templates", "data", "evaluation")
 
 
 if not TYPE_CHECKING:
