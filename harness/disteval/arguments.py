@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from numbers import Integral, Real
 from pathlib import Path
@@ -113,7 +112,7 @@ def check_output_file(name: str, path: Path) -> None:
         if path.is_file():
             path.open("ab").close()
         elif not path.exists():  # a device or a pipe is not opened: its reader would see an end
-            tempfile.TemporaryFile(dir=path.parent).close()
+            _write_to(path.parent)
     except OSError as error:
         raise unwritable(name, path, error) from error
 
@@ -121,10 +120,15 @@ def check_output_file(name: str, path: Path) -> None:
 def check_output_folder(name: str, path: Path) -> None:
     """Raise UsageError if files can't be written to an argument's folder, which may be new."""
     try:
-        there = next(place for place in (path, *path.absolute().parents) if place.exists())
-        tempfile.TemporaryFile(dir=there).close()
+        _write_to(next(place for place in (path, *path.absolute().parents) if place.exists()))
     except OSError as error:
         raise unwritable(name, path, error) from error
+
+
+def _write_to(folder: Path) -> None:
+    import tempfile  # which imports much that many commands do not need
+
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def unwritable(name: str, path: Path, error: OSError) -> UsageError:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import struct
 import sys
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -55,6 +51,8 @@ def thread_variables(ranks_on_host: int, threads: int | None = None) -> dict[str
 def interfaces() -> Iterator[tuple[str, str]]:
     """Yield the network interfaces that have an IPv4 address; none where this is not Linux."""
     import fcntl
+    import socket
+    import struct
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
@@ -75,6 +73,9 @@ def this_machine(namespaces: Sequence[str] = ("pid", "mnt")) -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # there is no /proc here, as on macOS
+        import platform
+        import uuid
+
         return f"{platform.node()} {uuid.getnode()}"
     paths = [Path(f"/proc/self/ns/{kind}") for kind in namespaces]
     return " ".join([boot, *(str(path.stat().st_ino) for path in paths if path.exists())])

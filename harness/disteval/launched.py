@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,6 +211,8 @@ def _refuse_rank_alone(environ: Mapping[str, str]) -> None:
 def _world_size(environ: Mapping[str, str], name: str) -> int:
     if name != "MLX_HOSTFILE":
         return _number(environ, name, 1)
+    import json  # for this launcher alone
+
     # It names a file with a list, of an entry for each rank, or with nothing for a single one.
     try:
         text = Path(environ[name]).read_text().strip()
