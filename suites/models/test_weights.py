@@ -86,14 +86,14 @@ def test_files_of_torch(tmp_path: Path, weights: dict[str, Any], suffix: str, fo
 
 
 @needs("torch")
-@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(("older", "reason"), [(False, "UnpicklingError"), (True, "1.6")])
 def test_a_torch_file_runs_nothing_and_nobody_is_told_to_trust_it(
-    tmp_path: Path, older: bool
+    tmp_path: Path, older: bool, reason: str
 ) -> None:
     torch, path, trap = framework("torch"), tmp_path / "w.pt", tmp_path / "trap"
     options = {"pickle_protocol": 2, "_use_new_zipfile_serialization": not older}
     torch.save({"fc.weight": Calls(Path.touch, trap)}, path, **options)
-    with pytest.raises(WeightsError, match=r"\bw\.pt\b.*UnpicklingError") as told:
+    with pytest.raises(WeightsError, match=rf"\bw\.pt\b.*{reason}") as told:
         load_weights(path)
     assert not trap.exists()
     shown = "".join(traceback.format_exception(told.value))
@@ -118,7 +118,7 @@ def test_a_torch_file_with_any_byte_wrong_is_read_or_refused(tmp_path: Path) -> 
     """Only WeightsError may come of damage, whatever the unpickler makes of it."""
     torch = framework("torch")
     path = tmp_path / "w.pt"
-    torch.save({"a": torch.zeros(2)}, path, _use_new_zipfile_serialization=False)
+    torch.save({"a": torch.zeros(2)}, path)
     good = path.read_bytes()
     for place in range(len(good)):
         path.write_bytes(good[:place] + bytes([good[place] ^ 0x1F]) + good[place + 1 :])
@@ -139,21 +139,17 @@ def test_a_torch_file_with_a_flipped_bit_is_damaged(tmp_path: Path) -> None:
 
 
 @needs("torch")
-@pytest.mark.parametrize("layout", ["zip", "older", "older, and a zip archive after it"])
-def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path, layout: str) -> None:
-    torch, zipped = framework("torch"), layout == "zip"
-    path = tmp_path / "w.pt"
-    torch.save({}, tmp_path / "plain.pt")
-    lists = b"\x80\x02" + b"]" * 1_100_000
-    if zipped:
-        with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(path, "w") as file:
-            for name in plain.namelist():
-                file.writestr(name, lists if name.endswith("/data.pkl") else plain.read(name))
-    else:
-        after = (tmp_path / "plain.pt").read_bytes() if "after" in layout else b""
-        path.write_bytes(lists + after)
-    reason = r"data.pkl in .* holds 1100002 bytes, more than" if zipped else "1048576 instructions"
-    with pytest.raises(WeightsError, match=rf"weights file .*{reason}|{reason}"):
+def test_a_torch_file_of_many_small_objects_is_not_read(tmp_path: Path) -> None:
+    path, lists = tmp_path / "w.pt", b"\x80\x02" + b"]" * 1_100_000
+    framework("torch").save({}, tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(path, "w") as file:
+        for name in plain.namelist():
+            file.writestr(name, lists if name.endswith("/data.pkl") else plain.read(name))
+    with pytest.raises(WeightsError, match=r"data.pkl in .* holds 1100002 bytes, more than"):
+        load_weights(path)
+    # torch reads what stands before the archive.
+    path.write_bytes(lists + path.read_bytes())
+    with pytest.raises(WeightsError, match="no zip archive"):
         load_weights(path)
 
 
