@@ -53,9 +53,6 @@ _STYLE = {
     "legend.frameon": False,
 }
 
-Line = Mapping[float, float | None]
-"""The y of each x of a line; None for what is not a finite number, which is a gap."""
-
 
 class Chart(NamedTuple):
     """A picture: its title, and an SVG file as text."""
@@ -106,14 +103,30 @@ def loss_charts(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Chart]:
 def _line_charts(
     title: str, x_label: str, y_label: str, points: Iterable[tuple[str, float, float | None]]
 ) -> list[Chart]:
-    """Draw the points of each line, of which each has the name; nothing where all have one x."""
+    """Draw the points of each line, of which each has the name; nothing where all have one x.
+
+    A y is None where it is not a finite number, which is a gap.
+    """
     lines: dict[str, dict[float, float | None]] = {}
     for name, x, y in points:
         lines.setdefault(name, {})[x] = y
     several = len({x for line in lines.values() for x in line}) > 1
     if not several or not any(y for line in lines.values() for y in line.values()):
         return []
-    return [_draw_lines(title, x_label, y_label, lines)]
+    check_lines(len(lines))
+    with _figure((3.6, 2.8), title) as (figure, text):
+        axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
+        for i, (name, line) in enumerate(lines.items()):
+            numbers = [(x, math.nan if y is None else y) for x, y in sorted(line.items())]
+            axes.plot(
+                *zip(*numbers, strict=True), label=f" {visible(name, keep=''):.40}", markersize=4,
+                color=_COLOURS[i % len(_COLOURS)], marker=_MARKERS[i % len(_MARKERS)],
+                linestyle=_DASHES[i % len(_DASHES)],
+            )  # fmt: skip
+        axes.set_ylim(bottom=0)
+        axes.locator_params(axis="x", integer=True)
+        figure.legend(loc="outside lower center", ncols=1)
+    return [Chart(title, text.getvalue())]
 
 
 def check_lines(count: int) -> None:
@@ -246,23 +259,6 @@ def bars(
             found.setdefault(kind, []).append(bar)
         at += length
     return found
-
-
-def _draw_lines(title: str, x_label: str, y_label: str, lines: Mapping[str, Line]) -> Chart:
-    check_lines(len(lines))
-    with _figure((3.6, 2.8), title) as (figure, text):
-        axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
-        for i, (name, line) in enumerate(lines.items()):
-            numbers = [(x, math.nan if y is None else y) for x, y in sorted(line.items())]
-            axes.plot(
-                *zip(*numbers, strict=True), label=f" {visible(name, keep=''):.40}", markersize=4,
-                color=_COLOURS[i % len(_COLOURS)], marker=_MARKERS[i % len(_MARKERS)],
-                linestyle=_DASHES[i % len(_DASHES)],
-            )  # fmt: skip
-        axes.set_ylim(bottom=0)
-        axes.locator_params(axis="x", integer=True)
-        figure.legend(loc="outside lower center", ncols=1)
-    return Chart(title, text.getvalue())
 
 
 @contextmanager
