@@ -14,7 +14,7 @@ from disteval import arguments
 from disteval.errors import RankError, UsageError, WeightsError, WorldError
 from disteval.estimator import rank
 from disteval.estimator.checkpoint import Checkpoints, chosen, read_checkpoint
-from disteval.estimator.rank import Creator, Source, loader_sources
+from disteval.estimator.rank import Creator, SentCreator, loader_sources
 from disteval.estimator.records import Record, line_of
 from disteval.estimator.runner import check_workflow
 from disteval.files import write_atomically
@@ -116,7 +116,7 @@ class Estimator:
         progress: bool = True,
         trace: Trace = None,
     ) -> None:
-        creator = Source.of("runner_creator", runner_creator)
+        creator = SentCreator.of("runner_creator", runner_creator)
         arguments.check_choice("launcher", launcher, ("local", "ray"))
         arguments.check_choice("device", device, ("cpu", "cuda"))
         for name, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
@@ -297,7 +297,7 @@ class Estimator:
                 "is lost; load() a checkpoint, or make another estimator"
             )
         heard = {"on_progress": display.on_progress, "on_note": display.on_note} if display else {}
-        return self._run(rank.Call(name, arguments), timeout=self._timeout, **heard)
+        return self._run(rank.TrainerCall(name, arguments), timeout=self._timeout, **heard)
 
     def _run(self, function: Any, *arguments: Any, **options: Any) -> list[Any]:
         """Run a function on every rank; an error that all ranks raise alike is raised as it is."""

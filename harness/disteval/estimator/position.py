@@ -11,7 +11,7 @@ from disteval.estimator import rng
 from disteval.estimator.loaders import sampler_with_epoch
 
 
-class Entry(NamedTuple):
+class WorkflowEntry(NamedTuple):
     """An entry of a workflow, and its loader: for training, this rank's share of the data."""
 
     mode: str
@@ -52,7 +52,7 @@ class Position:
         self.begin_phase(0)
         self._reset_pass()
 
-    def begin(self, entries: Sequence[Entry]) -> bool:
+    def begin(self, entries: Sequence[WorkflowEntry]) -> bool:
         """Take up a workflow, at the pending state if it is that of this workflow.
 
         Return whether the workflow trains; if not, the pending state is left to the next run.

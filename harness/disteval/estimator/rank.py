@@ -1,6 +1,6 @@
 """The runner on each rank, and the calls of an estimator that it carries out.
 
-`disteval.world.World.run` calls `prepare`, and then each `Call`, on all ranks at once.
+`disteval.world.World.run` calls `prepare`, and then each `TrainerCall`, on all ranks at once.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Creator = Callable[[dict[str, Any]], Any]
 """A function that makes a runner or a loader from the estimator's ``config``."""
 
 
-class Source(NamedTuple):
+class SentCreator(NamedTuple):
     """A creator as it travels to the ranks, and its name in messages."""
 
     name: str
     pickled: bytes
 
     @classmethod
-    def of(cls, name: str, creator: Any) -> Source:
+    def of(cls, name: str, creator: Any) -> SentCreator:
         """Pickle a creator; UsageError if it can't be pickled, or can't be called."""
         if not callable(creator):
             raise UsageError(f"{name} must be a function of a config, not {creator!r}")
@@ -65,13 +65,13 @@ class Source(NamedTuple):
         return made
 
 
-def loader_sources(creators: Any) -> list[Source]:
+def loader_sources(creators: Any) -> list[SentCreator]:
     """Return a source for each creator of a loader."""
     if not isinstance(creators, Sequence):
         raise UsageError(f"loader creators are given as a list, not as {creators!r}")
     names = [getattr(each, "__name__", "without a name") for each in creators]
     return [
-        Source.of(f"loader creator {at} ({name})", each)
+        SentCreator.of(f"loader creator {at} ({name})", each)
         for at, (name, each) in enumerate(zip(names, creators, strict=True))
     ]
 
@@ -90,7 +90,7 @@ class Trainer:
     """
 
     def __init__(
-        self, backend: BaseDistBackend, creator: Source, config: dict[str, Any], seed: int,
+        self, backend: BaseDistBackend, creator: SentCreator, config: dict[str, Any], seed: int,
         device: str,
     ) -> None:  # fmt: skip
         self._backend, self._config, self._seed = backend, config, seed
@@ -118,8 +118,8 @@ class Trainer:
         rng.derive(seed, 0, 1 + backend.rank)
 
     def fit(
-        self, sources: Sequence[Source], workflow: list[tuple[str, int]], max_epochs: int | None,
-        token: str, records: int,
+        self, sources: Sequence[SentCreator], workflow: list[tuple[str, int]],
+        max_epochs: int | None, token: str, records: int,
     ) -> None:  # fmt: skip
         """Run the workflow; rank 0 sends each record as soon as it is made.
 
@@ -140,11 +140,11 @@ class Trainer:
         self._runner.on_record = on_record
         self._runner.run(loaders, workflow, max_epochs)
 
-    def evaluate(self, source: Source, metrics: Mapping[str, BaseMetric] | None) -> Record:
+    def evaluate(self, source: SentCreator, metrics: Mapping[str, BaseMetric] | None) -> Record:
         """Return the record of a validation."""
         return validate(self._runner, self._loader(source, training=False), metrics)
 
-    def predict(self, source: Source) -> Any:
+    def predict(self, source: SentCreator) -> Any:
         """Return the model's output for each sample on rank 0."""
         return predict(self._runner, self._loader(source, training=False))
 
@@ -183,7 +183,7 @@ class Trainer:
             return None
         return copy.deepcopy(inner(self._runner.model)).cpu().eval()
 
-    def _loader(self, source: Source, training: bool) -> Any:
+    def _loader(self, source: SentCreator, training: bool) -> Any:
         """Return a source's loader, for training this rank's share, the same object each time."""
         key = (source.pickled, training)
         if key not in self._loaders:
@@ -224,7 +224,7 @@ def prepare(backend: BaseDistBackend, arguments: tuple[Any, ...]) -> None:
     _current = Trainer(backend, *arguments)
 
 
-class Call:
+class TrainerCall:
     """A call of a method of the rank's `Trainer`, under the method's name in reports."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:

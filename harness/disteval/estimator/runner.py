@@ -42,7 +42,7 @@ from disteval.estimator.hooks.logger import TextLoggerHook
 from disteval.estimator.hooks.lr import LrHook
 from disteval.estimator.hooks.optimizer import OptimizerHook
 from disteval.estimator.loaders import check_length, whole
-from disteval.estimator.position import Entry, Position
+from disteval.estimator.position import Position, WorkflowEntry
 from disteval.estimator.records import LogBuffer, Record, named_metrics, number
 from disteval.estimator.validation import gather_record, report, validate
 from disteval.evaluation.agreement import agree, on_rank_0
@@ -522,9 +522,9 @@ class BaseRunner:
 
     def _agree(
         self, loaders: Any, workflow: Any, max_epochs: int | None
-    ) -> tuple[list[Entry], int | None]:
+    ) -> tuple[list[WorkflowEntry], int | None]:
         """Return a run's entries and its end, if they can work and all ranks have the same."""
-        entries: list[Entry] = []
+        entries: list[WorkflowEntry] = []
         end, error = None, None
         try:
             entries = self._entries(loaders, workflow)
@@ -543,7 +543,7 @@ class BaseRunner:
         agree(self.backend, given, error)
         return entries, end
 
-    def _entries(self, loaders: Any, workflow: Any) -> list[Entry]:
+    def _entries(self, loaders: Any, workflow: Any) -> list[WorkflowEntry]:
         pairs = check_workflow(workflow)
         if not isinstance(loaders, Sequence) or len(loaders) != len(pairs):
             given = len(loaders) if isinstance(loaders, Sequence) else repr(loaders)
@@ -559,7 +559,7 @@ class BaseRunner:
                 whole(loader)
             else:
                 check_length(loader, f"the loader of workflow entry {at}, {mode!r},")
-            entries.append(Entry(mode, times, loader))
+            entries.append(WorkflowEntry(mode, times, loader))
         if len({id(entry.loader) for entry in entries if entry.mode == "train"}) > 1:
             raise UsageError(
                 "the workflow trains with several loaders; give one loader for all its entries "
@@ -574,7 +574,7 @@ class BaseRunner:
             )
         return entries
 
-    def _end(self, entries: list[Entry], max_epochs: int | None) -> int | None:
+    def _end(self, entries: list[WorkflowEntry], max_epochs: int | None) -> int | None:
         """Return the epoch, or else the iteration, at which training ends."""
         epochs = self.max_epochs if max_epochs is None else max_epochs
         trained = [entry.loader for entry in entries if entry.mode == "train"]

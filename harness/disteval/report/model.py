@@ -68,7 +68,7 @@ class Cell(NamedTuple):
         return f"failure-{self.column.index}-{self.row}-{self.size}"
 
 
-class Row(NamedTuple):
+class RuleRow(NamedTuple):
     """One rule in all checks, a row of the matrix."""
 
     id: str
@@ -126,7 +126,7 @@ def _newest_first(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
     return found
 
 
-def make_rows(columns: Sequence[Column]) -> list[Row]:
+def make_rows(columns: Sequence[Column]) -> list[RuleRow]:
     """Make a row for each rule that any check tried, in the order of the rules' numbers."""
     found = {
         (column.index, result["id"], result["world_size"]): result
@@ -142,11 +142,11 @@ def make_rows(columns: Sequence[Column]) -> list[Row]:
             for size in column.sizes
         ]
         rule = rules[id_]
-        rows.append(Row(id_, rule["name"], rule["sentence"], rule["level"], cells))
+        rows.append(RuleRow(id_, rule["name"], rule["sentence"], rule["level"], cells))
     return rows
 
 
-def failures(columns: Iterable[Column], rows: Sequence[Row]) -> list[Finding]:
+def failures(columns: Iterable[Column], rows: Sequence[RuleRow]) -> list[Finding]:
     """Return every failure, by check, rule and world size; those of one mistake are one finding."""
     cells = {id(cell.result): cell for row in rows for cell in row.cells if cell.result}
 
@@ -157,7 +157,7 @@ def failures(columns: Iterable[Column], rows: Sequence[Row]) -> list[Finding]:
     return [found for column in columns for found in findings_of(column.run["rules"], told)]
 
 
-def faults(rows: Iterable[Row]) -> list[Cell]:
+def faults(rows: Iterable[RuleRow]) -> list[Cell]:
     """Return every result of losing a rank (rule 7), by check, rule and world size."""
     of_loss = [row for row in rows if row.id.startswith("7.")]
     found = [c for row in of_loss for c in row.cells if c.result and c.result["examples"]]
