@@ -39,6 +39,8 @@ OUTCOMES = {
     "incomplete": "error",
     "sound": "passed",
     "wrong": "failed",
+    "proved": "passed",
+    "not proved": "failed",
     "not judged": "error",
 }
 """The outcome whose sign stands for a verdict."""
@@ -48,8 +50,9 @@ class Verdict(NamedTuple):
     """The verdict of a check or an audit.
 
     Attributes:
-        word: The verdict for programs: ``conformant``, ``broken`` or ``incomplete`` of a check, and
-            ``sound``, ``wrong`` or ``not judged`` of an audit.
+        word: The verdict for programs: ``conformant``, ``broken`` or ``incomplete`` of a check,
+            ``sound``, ``wrong`` or ``not judged`` of an audit, and ``proved``, ``not proved`` or
+            ``not judged`` of a number.
         covers: The sentence without its subject, which says what was tried: "passes rules 1.1-1.3
             (of 32) at world size 2".
         short: The same in a few words, for a badge.

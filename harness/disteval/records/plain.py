@@ -23,6 +23,14 @@ _USUAL = {
 }
 """The fields of texts that are taken where they have one of these names."""
 
+_NEEDED = ("id", "score")
+
+_TYPES: dict[str, dict[Any, Any]] = {
+    "id": {int: pl.Int64, str: pl.String},
+    "score": {bool: pl.Boolean, float: pl.Float64},
+}
+"""What Polars reads values of JSON as, without making one type of another."""
+
 _CHUNK = 100_000  # records that are held as Python's objects
 _SNIFFED = 100  # records whose fields are those of the file
 
@@ -45,29 +53,59 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
                       how="diagonal")  # fmt: skip
     return Records(
         frame=frame, harness="", files=tuple(map(str, files)), task=choice.task or "",
-        metric=str(choice.score),
+        metric=str(choice.score), aggregates=("mean", "sum"),
     )  # fmt: skip
 
 
-def _read_one(path: Path, choice: Choice) -> pl.DataFrame:
+def ids_of(path: Path, field: str | None, by_position: bool) -> pl.Series | int:
+    """Return the ids of the samples in a data file, or their number if they have no ids.
+
+    Args:
+        path: A text with an id a line, or JSON lines, CSV or Parquet with a record a sample.
+        field: The field of the ids; by default ``id``, if there is such a field.
+        by_position: Whether ids are numbers of records, unless a field is given.
+    """
+    if path.suffix == ".txt":
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return pl.Series("id", [line for line in lines if line], pl.String)
+    lazy = _columns_of(path)
+    if field is None:
+        names = lazy.collect_schema().names() if lazy is not None else next(objects(path))[1]
+        field = "id" if "id" in names and not by_position else None
+    if field is None:
+        if lazy is not None:
+            return int(lazy.select(pl.len()).collect().item())
+        return sum(1 for _ in objects(path))
+    return _read_one(path, Choice(id=field), ("id",))["id"].cast(pl.String)
+
+
+def _columns_of(path: Path) -> pl.LazyFrame | None:
+    """Return a file of columns, Parquet or CSV; None if it is of JSON lines."""
     with path.open("rb") as file:
         head = file.read(4)
     if head == b"PAR1":
-        return _from_columns(path, choice, pl.scan_parquet(path))
-    if head.lstrip()[:1] in (b"{", b"["):
-        return _from_json(path, choice)
-    return _from_columns(path, choice, pl.scan_csv(path, infer_schema=False))
+        return pl.scan_parquet(path)
+    return None if head.lstrip()[:1] in (b"{", b"[") else pl.scan_csv(path, infer_schema=False)
 
 
-def _fields(path: Path, choice: Choice, names: Sequence[str]) -> dict[str, str]:
-    """Return the field of each column.
+def _read_one(path: Path, choice: Choice, needed: Sequence[str] = _NEEDED) -> pl.DataFrame:
+    lazy = _columns_of(path)
+    if lazy is None:
+        return _from_json(path, choice, needed)
+    return _from_columns(path, choice, needed, lazy)
+
+
+def _fields(
+    path: Path, choice: Choice, needed: Sequence[str], names: Sequence[str]
+) -> dict[str, str]:
+    """Return the field of each column that is needed or chosen, and of usual texts.
 
     Raises:
         UsageError: A field that is needed was not given, or is not in the file.
     """
     wanted = {name: getattr(choice, name) for name in ("id", "score", "group", "cluster")}
     for name, chosen in wanted.items():
-        if chosen is None and name in ("id", "score"):
+        if chosen is None and name in needed:
             raise UsageError(
                 f"{path} is no file of a harness that is known; give the fields of the sample's id "
                 f"and score by --id and --score, of these: {', '.join(names)}"
@@ -78,6 +116,8 @@ def _fields(path: Path, choice: Choice, names: Sequence[str]) -> dict[str, str]:
                 f"{did_you_mean(chosen, names)}"
             )
     found = {name: str(chosen) for name, chosen in wanted.items() if chosen is not None}
+    if "score" not in needed:
+        return found
     for name, usual in _USUAL.items():
         there = [each for each in usual if each in names and each not in found.values()]
         if there:
@@ -85,11 +125,13 @@ def _fields(path: Path, choice: Choice, names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _from_columns(path: Path, choice: Choice, lazy: pl.LazyFrame) -> pl.DataFrame:
+def _from_columns(
+    path: Path, choice: Choice, needed: Sequence[str], lazy: pl.LazyFrame
+) -> pl.DataFrame:
     """Read a file of columns: Parquet, whose columns have types, or CSV, where all are text."""
     try:
         schema = lazy.collect_schema()
-        fields = _fields(path, choice, schema.names())
+        fields = _fields(path, choice, needed, schema.names())
         chosen = {name: _nested(field, schema) for name, field in fields.items()}
         frame = lazy.select(each.alias(name) for name, each in chosen.items()).collect()
     except (PolarsError, OSError) as error:
@@ -103,23 +145,27 @@ def _from_columns(path: Path, choice: Choice, lazy: pl.LazyFrame) -> pl.DataFram
     for name in set(fields) - {"id", "score"}:
         if frame.schema[name].is_nested():
             frame = frame.drop(name)
+    frame = frame.with_row_index("line", 1)
+    if frame["id"].null_count():
+        row = int(frame["id"].is_null().arg_max() or 0)
+        raise _no_id(path, f"record {row + 1}", fields["id"], None)
+    return frame if "score" not in fields else _with_numbers(path, fields["score"], frame)
+
+
+def _with_numbers(path: Path, field: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of a file with scores that are floats."""
     score = frame["score"]
     if score.dtype == pl.String:
-        words = {"true": "1", "false": "0"}
-        score = score.str.strip_chars()
-        lower = score.str.to_lowercase().replace(words)
-        frame = frame.with_columns(score=lower.replace("", None).cast(pl.Float64, strict=False))
-        wrong = frame["score"].is_null() & score.is_not_null() & (score != "")
+        score = score.str.strip_chars().str.to_lowercase().replace("", None)
+        numbers = score.replace({"true": "1", "false": "0"}).cast(pl.Float64, strict=False)
+        wrong = numbers.is_null() & score.is_not_null()
         if wrong.any():
             row = int(wrong.arg_max() or 0)
-            raise _no_number(path, f"record {row + 1}", fields["score"], score[row])
+            raise _no_number(path, f"record {row + 1}", field, frame["score"][row])
+        score = numbers
     elif not (score.dtype.is_numeric() or score.dtype in (pl.Boolean, pl.Null)):
-        raise _no_number(path, "record 1", fields["score"], score.dtype)
-    frame = frame.with_columns(pl.col("score").cast(pl.Float64)).with_row_index("line", 1)
-    if frame["id"].null_count():
-        row = frame["id"].is_null().arg_max()
-        raise _no_id(path, f"record {int(row or 0) + 1}", fields["id"], None)
-    return frame
+        raise _no_number(path, "record 1", field, score.dtype)
+    return frame.with_columns(score.cast(pl.Float64))
 
 
 def _nested(field: str, schema: Mapping[str, Any]) -> pl.Expr:
@@ -133,13 +179,13 @@ def _nested(field: str, schema: Mapping[str, Any]) -> pl.Expr:
     return found
 
 
-def _from_json(path: Path, choice: Choice) -> pl.DataFrame:
+def _from_json(path: Path, choice: Choice, needed: Sequence[str]) -> pl.DataFrame:
     """Read JSON lines by Polars; and line by line where types are mixed or something is wrong."""
-    firsts = [record for _, record in islice(_objects(path), _SNIFFED)]
+    firsts = [record for _, record in islice(objects(path), _SNIFFED)]
     if not firsts:
         raise DataError(f"{path} has no records; give the file of a job that has ended")
     names = list(dict.fromkeys(name for record in firsts for name in record))
-    fields = _fields(path, choice, names)
+    fields = _fields(path, choice, needed, names)
     frame = _at_once(path, fields, firsts)
     return _line_by_line(path, fields) if frame is None else frame
 
@@ -148,28 +194,28 @@ def _at_once(
     path: Path, fields: Fields, firsts: Sequence[Mapping[str, Any]]
 ) -> pl.DataFrame | None:
     """Read JSON lines whose ids and scores have one type; return None if they have not."""
-    kinds = [{type(record.get(fields[name])) for record in firsts} for name in ("id", "score")]
-    known: dict[Any, Any] = {int: pl.Int64, str: pl.String, bool: pl.Boolean, float: pl.Float64}
-    id_kind, score_kind = (known.get(next(iter(each))) for each in kinds)
-    if kinds[1] == {int, float} or score_kind == pl.Int64:
-        kinds[1], score_kind = {float}, pl.Float64
-    fits = id_kind in (pl.Int64, pl.String) and score_kind in (pl.Boolean, pl.Float64)
-    if not fits or any(len(each) > 1 for each in kinds) or len(set(fields.values())) < len(fields):
-        return None
-    lines, has_others = _scanned(path, fields["id"])
-    if id_kind == pl.String and has_others:
-        return None
     schema: dict[str, Any] = dict.fromkeys(fields.values(), pl.String)
+    for name in {"id", "score"} & set(fields):
+        kinds = {type(record.get(fields[name])) for record in firsts}
+        if name == "score" and kinds <= {int, float}:
+            kinds = {float}
+        kind = _TYPES[name].get(kinds.pop()) if len(kinds) == 1 else None
+        if kind is None:
+            return None
+        schema[fields[name]] = kind
+    lines, has_others = _scanned(path, fields["id"])
+    if len(schema) < len(fields) or (schema[fields["id"]] == pl.String and has_others):
+        return None
     try:
-        frame = pl.scan_ndjson(
-            path, schema=schema | {fields["id"]: id_kind, fields["score"]: score_kind}
-        ).collect()
+        frame = pl.scan_ndjson(path, schema=schema).collect()
     except PolarsError:  # the other way names the line, or can read it
         return None
     frame = frame.select(pl.col(field).alias(name) for name, field in fields.items())
     if frame["id"].null_count() or frame.height != lines:
         return None
-    return frame.with_columns(pl.col("score").cast(pl.Float64)).with_row_index("line", 1)
+    if "score" in fields:
+        frame = frame.with_columns(pl.col("score").cast(pl.Float64))
+    return frame.with_row_index("line", 1)
 
 
 def _scanned(path: Path, field: str) -> tuple[int, bool]:
@@ -189,33 +235,36 @@ def _scanned(path: Path, field: str) -> tuple[int, bool]:
 
 def _line_by_line(path: Path, fields: Fields) -> pl.DataFrame:
     """Read JSON lines, and name the line of what is wrong."""
-    first, frames = None, []
+    first: tuple[int, Any] | None = None
     schema: dict[str, Any] = {"line": pl.UInt32, **dict.fromkeys(fields, pl.String)}
-    schema["score"] = pl.Float64
-    records = _objects(path)
+    if "score" in fields:
+        schema["score"] = pl.Float64
+    frames, records = [], objects(path)
     while chunk := list(islice(records, _CHUNK)):
         rows = []
         for line, record in chunk:
-            row = {name: _value(record, field) for name, field in fields.items()}
-            kind = type(row["id"])
-            if kind not in (int, str):
-                raise _no_id(path, f"line {line}", fields["id"], row["id"])
-            first = first or (line, row["id"], kind)
-            if kind is not first[2]:
+            row = {name: value_of(record, field) for name, field in fields.items()}
+            an_id, score = row["id"], row.get("score")
+            if type(an_id) not in (int, str):
+                raise _no_id(path, f"line {line}", fields["id"], an_id)
+            first = first or (line, an_id)
+            if type(an_id) is not type(first[1]):
                 raise DataError(
                     f"{path}: the ids are of mixed types: line {first[0]} has {first[1]!r:.200} "
-                    f"and line {line} has {row['id']!r:.200}; write all as numbers or all as texts"
+                    f"and line {line} has {an_id!r:.200}; write all as numbers or all as texts"
                 )
-            if type(row["score"]) not in (int, float, bool, type(None)):
-                raise _no_number(path, f"line {line}", fields["score"], row["score"])
-            texts = {name: _text(row[name]) for name in fields if name != "score"}
+            if type(score) not in (int, float, bool, type(None)):
+                raise _no_number(path, f"line {line}", fields["score"], score)
+            texts = {name: text_of(value) for name, value in row.items() if name != "score"}
             rows.append({**row, **texts, "line": line})
         frames.append(pl.DataFrame(rows, schema=schema, strict=False))
     frame = pl.concat(frames)
-    return frame if first and first[2] is str else frame.with_columns(pl.col("id").cast(pl.Int64))
+    numbers = frame["id"].cast(pl.Int64, strict=False)
+    are_texts = first is None or isinstance(first[1], str) or numbers.null_count() > 0
+    return frame if are_texts else frame.with_columns(id=numbers)
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the object of each line that is not blank."""
     with path.open("rb") as file:
         for line, text in enumerate(file, 1):
@@ -233,7 +282,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield line, record
 
 
-def _value(record: Mapping[str, Any], field: str) -> Any:
+def value_of(record: Mapping[str, Any], field: str) -> Any:
     """Return the value of a field such as ``a.b``, which may be in an object; None without."""
     if field in record:
         return record[field]
@@ -243,8 +292,19 @@ def _value(record: Mapping[str, Any], field: str) -> Any:
     return found
 
 
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+def labels(choice: Choice, *records: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """Return the group and the cluster of a sample, from the first record that has the field."""
+    return {
+        name: next((text_of(found) for each in records if each
+                    and (found := value_of(each, field)) is not None), None)
+        for name in ("group", "cluster")
+        if (field := getattr(choice, name)) is not None
+    }  # fmt: skip
+
+
+def text_of(value: Any) -> str | None:
+    """Return a text as it is, and any other value as JSON; None stays None."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=repr)
 
 
 def _no_id(path: Path, where: str, field: str, value: object) -> DataError:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from disteval.errors import DataError, UsageError
 from disteval.extras import needs
 
 if TYPE_CHECKING:
     import polars as pl
+
+_Value = TypeVar("_Value")
 
 FATES = ("scored", "unscored", "errored", "refused", "cut")
 """What can become of a sample; one that was cut by a limit may have a score all the same."""
@@ -48,18 +51,21 @@ class Records:
     The columns of ``frame`` are: ``id`` (text), ``score`` (a finite float, or null), ``fate`` (one
     of `FATES`), ``answer`` and ``prompt`` (whole texts, or null), ``content`` (a digest by which
     equal samples are known, or null), ``target``, ``group`` and ``cluster`` (texts, or null),
-    ``attempts`` (1 for a sample that was not retried), ``file`` (the index into ``files``) and
-    ``line`` (of the file, from 1 up; in Parquet and archives, the record's number).
+    ``attempts`` (1 for a sample that was not retried), ``file`` (the index into ``files``),
+    ``line`` (of the file, from 1 up; in Parquet and archives, the record's number) and ``weight``
+    (of each score where the number is a weighted mean, else null).
 
     Attributes:
         frame: One row a record, in the order of files and lines.
-        harness: The harness that wrote the files; empty for plain records.
+        harness: The harness that wrote the files, one of `HARNESSES`; empty for plain records.
         files: The files, by the names that the user gave or below the folder that they gave.
         task: The task; empty if it has no name.
         metric: The name of the score.
         headline: The figure that the harness states for this score; None if it states none.
         stated: The number of samples that the harness says its task has; None if it does not.
         ids: The ids that the harness says its task has; None if it does not name them.
+        aggregates: How the harness makes one figure of the scores: mean, sum, perplexity or bits;
+            several if it is one of these, and nothing if it is not known.
         settings: What is shown beside the result: model, version of the task, revision, limit.
         problems: What is wrong with whole files, such as settings that differ, in sentences.
         notes: What else a reader of the number should know, in sentences.
@@ -73,6 +79,7 @@ class Records:
     headline: float | None = None
     stated: int | None = None
     ids: pl.Series | None = None
+    aggregates: tuple[str, ...] = ("mean",)
     settings: dict[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -103,20 +110,25 @@ def read(
         LibraryMissingError: Polars is not installed.
     """
     with needs("records of samples", "records"):
-        import polars  # noqa: F401 - every reader needs it
+        import polars
     choice = Choice(id, score, task, group, cluster)
-    files = [file for path in paths for file in _files(path)]
-    if not files:
+    kinds = [each for path in paths for each in _files(path).items()]
+    if id is not None:
+        kinds = [(file, "") for file, _ in kinds]
+    if not kinds:
         raise UsageError("there is nothing to read; give the files that a harness has written")
-    kinds = {file: "plain" if id is not None else _kind(file) for file in files}
-    first = kinds[files[0]]
-    for file, kind in kinds.items():
+    files, first = [file for file, _ in kinds], kinds[0][1]
+    for file, kind in kinds:
         if kind != first:
             raise UsageError(
-                f"{files[0]} is a file of {_NAMES[first]} and {file} of {_NAMES[kind]}; give files "
-                f"of one result"
+                f"{files[0]} is a file of {HARNESSES[first]} and {file} of {HARNESSES[kind]}; give "
+                f"files of one result"
             )
-    return _completed(import_module(f"disteval.records.{first}").read(files, choice))
+    reader = import_module(f"disteval.records.{first or 'plain'}")
+    try:
+        return _completed(reader.read(files, choice))
+    except (polars.exceptions.PolarsError, UnicodeError, OverflowError) as error:
+        raise cut_off(files[0], "or a file after it", error) from error
 
 
 def cut_off(path: Path | str, where: str, error: object) -> DataError:
@@ -144,36 +156,93 @@ def choose(what: str, option: str, found: Sequence[str], chosen: str | None) -> 
     raise UsageError(f"the result {found_what}; give one of them by {option}: {listed or 'none'}")
 
 
-_NAMES = {
-    "plain": "plain records",
+_SUFFIXES = (".eval", ".jsonl", ".json", ".parquet", ".csv")
+
+HARNESSES = {
+    "": "plain records",
     "lm_eval": "lm-eval",
     "inspect_ai": "inspect_ai",
     "lighteval": "lighteval",
     "every_eval_ever": "Every Eval Ever",
-    "predictions": "predictions of disteval",
+    "predictions": "disteval",
 }
+"""What each harness is called."""
 
-_PATTERNS = {
-    "lm_eval": ("results_*.json", "samples_*.jsonl"),
-    "inspect_ai": ("*.eval", "*.json"),
-    "lighteval": ("details_*.parquet",),
-    "plain": ("*.jsonl", "*.parquet", "*.csv"),
+BY_POSITION = ("lm_eval", "lighteval", "predictions")
+"""The harnesses whose ids are the numbers of records in the data, from 0 up."""
+
+
+_KINDS: dict[str, tuple[set[str], ...]] = {
+    "lm_eval": ({"doc_id", "arguments", "resps"}, {"results", "n-samples", "configs"}),
+    "lighteval": ({"config_general", "results", "config_tasks"},),
+    "inspect_ai": ({"eval", "plan", "status"},),
+    "every_eval_ever": ({"schema_version", "evaluation_id"},),
 }
-"""The files that are looked for below a folder; the first harness that has one is taken."""
+"""The names by which the JSON files of a harness are known."""
+
+_KEYS = set[str]().union(*(each for wanted in _KINDS.values() for each in wanted))
 
 
-def _files(path: Path) -> list[Path]:
-    """Return a file, or the files below a folder; a folder of predictions is one file."""
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file of a harness."""
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError("it is no object")
+        return found
+    except (OSError, ValueError, RecursionError) as error:
+        raise cut_off(path, "", error) from error
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, as digits."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def only(values: Iterable[_Value]) -> _Value | None:
+    """Return the value that all are; None if they differ, or there are none."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def common(
+    settings: Iterable[tuple[Path, Mapping[str, str]]],
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the settings of the first file, and say which are others in another file.
+
+    A limit may be another one in each job.
+    """
+    listed = list(settings)
+    first_path, first = listed[0] if listed else (Path(), {})
+    return dict(first), tuple(
+        f"{path} has {name} {mine.get(name)!r:.100}, and {first_path} has {first.get(name)!r:.100}"
+        for path, mine in listed[1:]
+        for name in {**first, **mine}
+        if name != "limit" and mine.get(name) != first.get(name)
+    )
+
+
+def _files(path: Path) -> dict[Path, str]:
+    """Return the files that are read, each with the reader that it is for.
+
+    Of a folder, those of a harness are taken, and plain ones if there are none of a harness. A
+    folder of predictions counts as one file.
+    """
     if not path.exists():
         raise DataError(f"{path} does not exist; give a file or folder that a harness has written")
     if not path.is_dir() or (path / ".manifest.json").exists():
-        return [path]
-    for patterns in _PATTERNS.values():
-        found = sorted({file for each in patterns for file in path.rglob(each)})
-        if found:
-            return found
-    looked = ", ".join(each for patterns in _PATTERNS.values() for each in patterns)
-    raise DataError(f"{path} has no records: there is no {looked} below it; give another folder")
+        return {path: _kind(path)}
+    found = {file: _kind(file) for file in sorted(path.rglob("*")) if file.suffix in _SUFFIXES}
+    harnesses = {file: kind for file, kind in found.items() if kind}
+    if not found:
+        raise DataError(
+            f"{path} has no records: there is no file {', '.join(_SUFFIXES)} below it; give another"
+        )
+    return harnesses or {file: "" for file in found if file.suffix != ".json"}
 
 
 def _kind(path: Path) -> str:
@@ -188,22 +257,14 @@ def _kind(path: Path) -> str:
     if head.startswith(b"PK"):
         return "inspect_ai"
     if head.startswith(b"PAR1"):
-        return "lighteval" if path.name.startswith("details_") else "plain"
-    if not head.lstrip().startswith(b"{"):
-        return "plain"
+        return "lighteval" if path.name.startswith("details_") else ""
     try:
         keys = set(json.loads(head.split(b"\n", 1)[0]))
-    except ValueError:  # a file of one object on many lines, or a cut line
-        keys = set()
-    if keys >= {"doc_id", "arguments", "resps"}:
-        return "lm_eval"
-    if keys >= {"schema_version", "evaluation_id", "evaluation_name"}:
-        return "every_eval_ever"
-    if b'"eval"' in head and b'"plan"' in head and path.suffix == ".json":
-        return "inspect_ai"
-    if path.suffix == ".json":
-        return "lm_eval" if path.name.startswith("results_") else "plain"
-    return "plain"
+    except (ValueError, TypeError):  # a file of one object on many lines, or a cut line
+        keys = {key for key in _KEYS if b'"%s"' % key.encode() in head}
+    return next(
+        (kind for kind, wanted in _KINDS.items() if any(keys >= each for each in wanted)), ""
+    )
 
 
 def _completed(records: Records) -> Records:
@@ -213,7 +274,7 @@ def _completed(records: Records) -> Records:
     frame, score = records.frame, pl.col("score")
     types: dict[str, Any] = {"id": pl.String, "score": pl.Float64, "fate": pl.Enum(FATES)}
     types |= dict.fromkeys(_TEXTS, pl.String) | dict.fromkeys(("attempts", "file"), pl.UInt32)
-    types["line"] = pl.UInt32
+    types |= {"line": pl.UInt32, "weight": pl.Float64}
     defaults = {"attempts": 1, "file": 0}
     if "content" not in frame.columns and "prompt" in frame.columns:
         frame = frame.with_columns(content=pl.col("prompt").hash().cast(pl.String))
@@ -232,5 +293,5 @@ def _completed(records: Records) -> Records:
     )
     notes = records.notes
     if odd:
-        notes += (f"{odd} scores are NaN or infinite, and count as no score",)
+        notes += (f"scores that are NaN or infinite, and count as none: {odd:,}",)
     return replace(records, frame=frame, notes=notes)

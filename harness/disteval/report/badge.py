@@ -1,4 +1,4 @@
-"""A badge: the verdict of one check as a small picture whose text needs no colour."""
+"""A badge: a verdict as a small picture whose text needs no colour."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from unicodedata import east_asian_width
 from xml.etree import ElementTree
 
 from disteval.errors import UsageError
-from disteval.judging.report import OUTCOMES, SIGNS
+from disteval.judging.report import OUTCOMES, SIGNS, Verdict
 from disteval.report.model import Column
 from disteval.text import visible
 
-_COLOURS = {"conformant": "#1b6a3d", "broken": "#a8201a", "incomplete": "#7a4b00"}
+_COLOURS = {"passed": "#1b6a3d", "failed": "#a8201a", "error": "#7a4b00"}
 _GREY = "#3a4149"
 _HEIGHT, _CHARACTER, _MARGIN = 20, 6.6, 7  # pixels, for letters of 11 pixels
 _LONGEST, _LONGEST_TITLE = 60, 600  # characters
@@ -36,9 +36,23 @@ def make_badge(columns: Sequence[Column]) -> str:
     newest = columns[0]  # the columns of one backend begin with its newest version
     run, verdict = newest.run, newest.verdict
     name = " ".join(filter(None, [targets[0], newest.version]))
-    sign = SIGNS[OUTCOMES[verdict.word]].glyph
     title = f"{name} {verdict.covers}. Judged by disteval {run['version']}, {run['created']}."
-    parts = [(f"disteval: {name}", _GREY), (f"{sign} {verdict.short}", _COLOURS[verdict.word])]
+    return draw_badge(name, verdict, title)
+
+
+def draw_badge(name: str, verdict: Verdict, title: str) -> str:
+    """Return the badge of a verdict, as the text of an SVG file.
+
+    Args:
+        name: What was judged.
+        verdict: The verdict, of which the badge has the short form.
+        title: The whole sentence.
+    """
+    outcome = OUTCOMES[verdict.word]
+    parts = [
+        (f"disteval: {name}", _GREY),
+        (f"{SIGNS[outcome].glyph} {verdict.short}", _COLOURS[outcome]),
+    ]
     return _draw([(_shortened(text, _LONGEST), colour) for text, colour in parts], title)
 
 

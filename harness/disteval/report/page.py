@@ -53,9 +53,9 @@ def write_page(
 def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) -> str:
     """Return the page's text, see `write_page`."""
     environment = _environment()
-    checks, evaluations, trainings, audited = (
+    checks, evaluations, trainings, audited, numbers = (
         [(name, run) for name, run in runs if run["kind"] == kind]
-        for kind in ("check", "eval", "fit", "audit")
+        for kind in ("check", "eval", "fit", "audit", "verify")
     )
     columns = model.make_columns(checks)
     rows = model.make_rows(columns)
@@ -76,6 +76,7 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         throughput=throughput_charts(run for _, run in evaluations),
         trainings=trainings,
         losses=loss_charts(trainings),
+        numbers=numbers,
         pictures=pictures,
         kinds=KINDS,
         heads=[f"#{kind}" for kind in KINDS],

@@ -1,0 +1,177 @@
+"""A certificate: in one file, which samples a number is about; it holds no sample and no answer.
+
+Its own digest shows that it was not changed by accident. Who has written it is shown by a signature
+of the file, such as one of ``ssh-keygen -Y sign``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from disteval.errors import DataError
+from disteval.judging.report import Verdict, header
+from disteval.records.table import digest_of
+from disteval.text import visible
+
+if TYPE_CHECKING:
+    from disteval.records.verify import Expected, Fact, Verification
+
+KIND = "certificate"
+VERSION = 1
+MAX_RANGES = 1_000
+"""The most ranges of ids that are written; more are known by their digest alone."""
+
+_MAX_BYTES = 1 << 20
+_CHUNK = 1 << 20
+
+
+def certify(found: Verification, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return the certificate of a verification.
+
+    Args:
+        found: What was found out.
+        digests: More digests by what they are of, such as ``weights``.
+    """
+    from disteval.records.verify import sorted_ids
+
+    records, expected = found.records, found.expected
+    ids = sorted_ids(records.frame["id"])
+    files = [Path(name) for name in records.files if Path(name).is_file()]
+    return sealed({
+        "verdict": found.judged.word, "says": found.judged.covers,
+        "harness": records.harness, "task": records.task, "metric": records.metric,
+        "settings": records.settings,
+        "figures": [each._asdict() for each in found.figures], "stated": found.stated,
+        "samples": None if expected is None else expected.size, "ids": summary_of(ids),
+        "counts": found.counts | {each.kind: each.count for each in found.facts},
+        "files": [{"name": path.name, "bytes": path.stat().st_size, "sha256": digest_of(path)}
+                  for path in files],
+        "digests": {"data": expected.digest if expected else "", **digests},
+    })  # fmt: skip
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a certificate with what all have: the version, the time, and its own digest."""
+    head = header(KIND)
+    about = {name: head[name] for name in ("kind", "version", "created")}
+    found = {**about, "schema_version": VERSION, **content}
+    return {**found, "digest": _digest(found)}
+
+
+def summary_of(ids: Any) -> dict[str, Any]:
+    """Return the number, the ranges and the digest of ids, which are in order.
+
+    The digest is the SHA-256 of the ids, each with a line feed behind it.
+
+    Args:
+        ids: A series of Polars, or a range.
+    """
+    found = hashlib.sha256()
+    for start in range(0, len(ids), _CHUNK):
+        found.update("".join(f"{each}\n" for each in ids[start : start + _CHUNK]).encode())
+    return {"count": len(ids), "ranges": _ranges(ids), "sha256": found.hexdigest()}
+
+
+def _ranges(ids: Any) -> list[list[int]] | None:
+    """Return the first and last id of each run of numbers; None of texts, or if there are many."""
+    if isinstance(ids, range):
+        return [[ids.start, ids.stop - 1]] if ids else []
+    if not ids.dtype.is_integer():
+        return None
+    last = (ids.shift(-1) != ids + 1).fill_null(value=True)
+    first = (ids.shift(1) != ids - 1).fill_null(value=True)
+    if last.sum() > MAX_RANGES:
+        return None
+    return [list(each) for each in zip(ids.filter(first), ids.filter(last), strict=True)]
+
+
+def read_certificate(path: Path) -> dict[str, Any] | None:
+    """Return the certificate in a file; None if it is another file.
+
+    Raises:
+        DataError: It is of a version that is not known, or was changed.
+    """
+    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        return None
+    if found.get("schema_version") != VERSION:
+        raise DataError(
+            f"{path} is a certificate of version {found.get('schema_version')!r:.100}, and version "
+            f"{VERSION} is known; install a newer disteval"
+        )
+    if found.pop("digest", None) != _digest(found):
+        raise DataError(
+            f"{path} was changed after it was written, for its digest is another one; ask for the "
+            f"file again"
+        )
+    return found
+
+
+def check(
+    path: Path, found: Mapping[str, Any], expected: Expected | None, results: Sequence[Path]
+) -> tuple[Verdict, list[Fact]]:
+    """Compare a certificate with data and results.
+
+    Args:
+        path: The certificate's file.
+        found: The certificate.
+        expected: The samples that it should be about; None compares none.
+        results: The files that it should be about; nothing compares none.
+
+    Returns:
+        The verdict, and what is said of samples and files.
+    """
+    from disteval.records.verify import Fact
+
+    facts = []
+    if found["verdict"] != "proved":
+        text = f"{path} says that the number {visible(str(found['says']))}"
+        facts.append(Fact("not proved", 1, text, True))
+    if expected is not None and not _are_those(found, expected):
+        text = (
+            f"{path} is about {found['ids']['count']:,} samples, which are not the "
+            f"{expected.size:,} of {expected.source}"
+        )
+        facts.append(Fact("other samples", found["ids"]["count"], text, True))
+    known = {each["sha256"]: each["name"] for each in found["files"]}
+    digests = {digest_of(each): each for each in results}
+    for digest, each in digests.items():
+        if digest not in known:
+            text = f"{each} is no file that {path} is about, or was changed"
+            facts.append(Fact("other file", 1, text, True))
+    for digest, name in known.items() if results else ():
+        if digest not in digests:
+            text = f"{visible(str(name))}, which {path} is about, was not given"
+            facts.append(Fact("file missing", 1, text, True))
+    if facts:
+        short = ", ".join(each.kind for each in facts)
+        return Verdict("not proved", f"does not hold: {short}", short, 1), facts
+    if expected is None and not results:
+        why = "there is nothing to compare it with; give --data, the results or both"
+        return Verdict("not judged", f"could not be judged: {why}", "not judged", 2), facts
+    about = f"each of {found['ids']['count']:,} samples once"
+    return Verdict("proved", f"is about {about}", about, 0), facts
+
+
+def _are_those(found: Mapping[str, Any], expected: Expected) -> bool:
+    """Return whether a certificate is about the expected samples."""
+    if expected.digest and expected.digest == found["digests"].get("data"):
+        return bool(found["samples"] == expected.size)
+    if expected.ids is not None:
+        return bool(found["ids"] == summary_of(expected.ids.sort()))
+    size, ranges = expected.size, found["ids"]["ranges"]
+    return bool(found["ids"]["count"] == size and ranges in ([[0, size - 1]], [[1, size]], None))
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    text = json.dumps(found, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
