@@ -27,7 +27,7 @@ def may_be_alone(settings: Settings, answers: Sequence[Answer]) -> bool:
     if each has a result.
     """
     wanted = set(range(settings.size))
-    everywhere = all(set(answer.fetched) == wanted for answer in answers)
+    everywhere = all({i for i, _ in answer.fetched} == wanted for answer in answers)
     unknown = all(answer.result is not None and not answer.fetched for answer in answers)
     return len(answers) > 1 and (everywhere or unknown)
 

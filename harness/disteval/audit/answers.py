@@ -17,7 +17,8 @@ from disteval.metrics.arrays import shape_of, to_numpy
 
 Value = float | list[float]
 Result = dict[str, Value]
-Fetched = Mapping[int, Sequence[int]]
+Fetched = Sequence[tuple[int, int]]
+"""The fetches of a rank, in order; see `disteval.audit.case.Fetches.take`."""
 
 LISTS = ("ids", "outputs")
 """The names of results that have one entry for each sample."""
@@ -44,7 +45,7 @@ class Answer:
         roundings: The relative errors that numbers may have which were computed with fewer bits
             than float32 has, by name.
         refused: Why the result can't be judged; an empty text if it can.
-        fetched: The fetches of each sample by this rank; see `disteval.audit.case.Fetches.take`.
+        fetched: The fetches of this rank.
         in_training: Whether the module of the case was called in training mode.
         parts: The files that a job has written.
         rounding: The relative error of the scores and losses that the rank computed.
@@ -55,7 +56,7 @@ class Answer:
     ordered: bool = False
     roundings: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
-    fetched: Fetched = field(default_factory=dict)
+    fetched: Fetched = ()
     in_training: bool = False
     parts: Sequence[Path] = ()
     rounding: float = 0.0
@@ -89,12 +90,17 @@ def read_result(returned: Any) -> tuple[Result | None, bool]:
     return found, bool(ordered)
 
 
+def first_result(answers: Sequence[Answer]) -> Result:
+    """Return the result of the first rank that has one; an empty one if none has."""
+    return next((answer.result for answer in answers if answer.result is not None), {})
+
+
 def with_logged(answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers with what was logged among the results; trainers log on some ranks alone.
 
     A rank that logged and returned nothing is taken to have returned what the first one did.
     """
-    returned = next((a.result for a in answers if a.result is not None), {})
+    returned = first_result(answers)
     logged = {name: v for answer in reversed(answers) for name, v in answer.logged.items()}
     return [
         answer

@@ -7,7 +7,6 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +89,15 @@ class Fetches:
         finally:
             os.close(descriptor)
 
-    def take(self) -> dict[int, list[int]]:
-        """Return each sample's fetches by this rank, as numbers of workers, and remove the file.
+    def take(self) -> list[tuple[int, int]]:
+        """Return the samples that this rank fetched, each with a worker, and remove the file.
 
         A worker's number is that of torch's loader. It is `ITSELF` for a fetch by the rank itself,
         and the negative process id for one by another process.
         """
         data = self._path.read_bytes() if self._path.exists() else b""
         self._path.unlink(missing_ok=True)
-        found: dict[int, list[int]] = {}
-        own = ((index, ITSELF) for index in self._own)
-        for index, worker in chain(own, _FETCH.iter_unpack(data)):
-            found.setdefault(index, []).append(worker)
-        return found
+        return [*((index, ITSELF) for index in self._own), *_FETCH.iter_unpack(data)]
 
     def _worker(self) -> int:
         torch = sys.modules.get("torch")

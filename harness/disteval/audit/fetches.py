@@ -19,10 +19,11 @@ class Fetch(NamedTuple):
 
 def fetches_of(fetched: Sequence[Fetched], size: int) -> list[list[Fetch]]:
     """Return the fetches of each sample by all ranks."""
-    return [
-        [Fetch(rank, worker) for rank, seen in enumerate(fetched) for worker in seen.get(i, ())]
-        for i in range(size)
-    ]
+    found: list[list[Fetch]] = [[] for _ in range(size)]
+    for rank, each in enumerate(fetched):
+        for sample, worker in each:
+            found[sample].append(Fetch(rank, worker))
+    return found
 
 
 def dealt(problem: Problem, fetched: Sequence[Fetched], size: int) -> Problem:

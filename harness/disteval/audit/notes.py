@@ -34,7 +34,9 @@ class Notes:
         # With fewer samples a library may have filled the batches of all ranks with them.
         if settings.size >= settings.world_size * settings.batch_size > 1 < settings.world_size:
             self._may_be_shared += 1
-            self._everywhere += [settings] * all(set(a.fetched) == wanted for a in answers)
+            self._everywhere += [settings] * all(
+                {i for i, _ in a.fetched} == wanted for a in answers
+            )
 
     @property
     def nothing_compared(self) -> str:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.audit.answers import Fetched, Result, Value
+from disteval.audit.answers import Fetched, Result, Value, first_result
 from disteval.audit.case import Settings
 from disteval.audit.fetches import described, fetches_of
 from disteval.audit.findings import Kind
 from disteval.audit.judge import Judgement, Problem, show
 from disteval.audit.planted import Planted
-from disteval.audit.shapes import TOLERANCE, Weights, shape_of, share_of
+from disteval.audit.shapes import TOLERANCE, Weights, ratio, shape_of, share_of
 from disteval.audit.worlds import Calls
 from disteval.errors import WorldError
 
@@ -84,7 +84,7 @@ def measure(
             answers = call(settings, replace(planted, probe=probe))
         except WorldError:
             return {}
-        probed.append(next((a.result for a in answers if a.result is not None), {}))
+        probed.append(first_result(answers))
     columns = {name: [result.get(name) for result in probed] for name in names}
     numbers = {n: [v for v in column if isinstance(v, float)] for n, column in columns.items()}
     return {
@@ -163,13 +163,10 @@ def explain(
     times = np.array([len(each) for each in fetches])
     lost = np.flatnonzero(nothing | (np.abs(measured) <= tolerance * fair))
     kind: Kind = "weighted wrongly"
-    division = _OF_TOKENS if by_tokens else _DIVISION
-    sample, where = int(off.argmax()), division if times.max() < 2 else ""
-    counted = _counted(times, fair, problem.name) if times.max() > 1 else fair
-    alike = np.allclose(measured, counted, rtol=tolerance, atol=tolerance / len(fair))
-    if times.max() > 1 and alike:
+    sample, where = int(off.argmax()), "" if times.max() > 1 else _DIVISION
+    repeats = _counted(times, fair, problem.name) if times.max() > 1 else fair
+    if ratio(measured, repeats, tolerance) > 0 and not ratio(measured, fair, tolerance) > 0:
         kind, sample = "counted twice", int(times.argmax())
-        where = "it was dealt out more than once and each time counted"
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
         where = _LOST if fetches[sample] else ""
@@ -179,13 +176,26 @@ def explain(
         repeated = _repeated(measured, fair, tolerance, absolute=problem.name == "sum")
         if len(repeated):
             kind, sample, where = "counted twice", int(repeated[0]), _REPEATEDLY
+
+    def again(larger: Settings) -> tuple[float, Sequence[Fetched]] | None:
+        samples = replace(planted, size=larger.size, probe=None)
+        try:
+            answers = call(larger, samples)
+        except WorldError:
+            return None
+        value = first_result(answers).get(problem.name)
+        right = samples.truth()[problem.name]
+        parts = [answer.fetched for answer in answers]
+        return (value / right, parts) if isinstance(value, float) else None
+
     is_guessed = where in (_LOST, _DIVISION) and not rounding
     if is_guessed and not _adds_up(problem.name, found, planted, result.get(problem.name)):
         where = "what a sample counts depends on what the others hold"
     elif where == _LOST:
         where = share_of({*range(len(fair))} - {*lost.tolist()}, settings, fetched) or where
-    elif where in (_DIVISION, _OF_TOKENS, _REPEATEDLY):
-        where = shape_of(measured, fair, settings, fetched) or where
+    elif kind != "dropped":
+        shape = shape_of(measured, fair, repeats, settings, fetched, again, tolerance)
+        where = shape or (_OF_TOKENS if by_tokens and where == _DIVISION else where)
     return Problem(
         kind,
         problem.name,
@@ -216,7 +226,7 @@ def _counts_otherwise(
             answers = call(settings, other)
         except WorldError:
             return False
-        value = next((a.result.get(name) for a in answers if a.result is not None), None)
+        value = first_result(answers).get(name)
         if isinstance(value, float) and value > fair / 2:
             return True
     return False
