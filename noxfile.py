@@ -299,7 +299,7 @@ def sound(session: nox.Session) -> None:
     session.run("python", "-m", "suites.audit.sound", *session.posargs)
     if not session.posargs:
         # The functions to start from, of which `tests` has only the libraries that load quickly.
-        required = {"DISTEVAL_REQUIRE": "lightning,transformers,ignite,mmengine"}
+        required = {"DISTEVAL_REQUIRE": "lightning,transformers,trl,lm_eval,ignite,mmengine"}
         session.run("pytest", "suites/audit/test_starters.py", env=required)
 
 

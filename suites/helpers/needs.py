@@ -40,6 +40,8 @@ MARKERS = {
         "lightning",
         "mmengine",
         "transformers",
+        "trl",
+        "lm_eval",
     ),
     "report": ("jinja2", "matplotlib", "jsonschema"),
     "web": ("chromium", "selenium"),

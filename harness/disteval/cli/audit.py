@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from disteval.audit import Report
 
 STARTERS = (
-    "plain", "accelerate", "lightning", "transformers", "ignite", "torchmetrics", "mmengine",
-    "keras", "flax",
+    "plain", "accelerate", "lightning", "transformers", "trl", "lm_eval", "ignite", "torchmetrics",
+    "mmengine", "keras", "flax",
 )  # fmt: skip
 """The libraries that there is a function to start from for."""
 
