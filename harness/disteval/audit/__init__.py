@@ -1,9 +1,8 @@
 """Audits of evaluation loops: planted samples show which sample a loop got wrong."""
 
-from disteval.audit.assertion import audit
 from disteval.audit.case import Case
 from disteval.audit.findings import LoopFinding, Report
-from disteval.audit.runner import Audit
+from disteval.audit.runner import Audit, audit
 from disteval.audit.sampler import audit_sampler
 from disteval.errors import AuditError
 

@@ -15,7 +15,6 @@ from disteval.audit.case import Settings
 from disteval.audit.judge import Problem, judge
 from disteval.audit.planted import Planted
 from disteval.audit.worlds import TORCHRUN, Calls
-from disteval.errors import WorldError
 
 Reference = Callable[[Settings, Planted, Sequence[Answer]], Result | None]
 
@@ -53,12 +52,9 @@ def counted_alone(
         else [[replace(planted, other_ids=True, seed=planted.seed + rank) for rank in ranks]]
     )
     for own in ways:
-        try:
-            answers = call(settings, own)
-        except WorldError:
-            return None
+        answers = call.attempt(settings, own)
         fits = {
-            rank: [_is_right(one, [answer], reference(settings, one, [answer])) for one in own]
+            rank: [judge(one, [answer], reference(settings, one, [answer])).is_right for one in own]
             for rank, answer in enumerate(answers)
             if answer.result is not None
         }
@@ -67,11 +63,6 @@ def counted_alone(
         if not any(map(all, fits.values())):
             return Problem("counted alone", "", _sentence(call, settings))
     return None
-
-
-def _is_right(planted: Planted, answers: Sequence[Answer], reference: Result | None) -> bool:
-    judgement = judge(planted, answers, reference)
-    return not judgement.refused and not judgement.problems
 
 
 def _sentence(call: Calls, settings: Settings) -> str:

@@ -158,6 +158,7 @@ class Case:
         rank: The rank of this process.
         world_size: The number of ranks.
         folder: A folder that is empty when the function is called, and that all ranks share.
+        logs: The results that were logged, by name.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Case:
         self.folder = folder
         self._has_tokens = settings.tokens
         self._rounding = 0.0
-        self._logs: dict[str, Any] = {}
+        self.logs: dict[str, Any] = {}
         self._modules: list[Any] = []
 
     def stream(self, sized: bool = False) -> Any:
@@ -247,12 +248,7 @@ class Case:
             name: The name of the result, such as ``loss``, whatever the trainer calls it.
             value: A number, as a result has it.
         """
-        self._logs[name] = value
-
-    @property
-    def logs(self) -> Mapping[str, Any]:
-        """The results that were logged, by name."""
-        return self._logs
+        self.logs[name] = value
 
     def module(self) -> Any:
         """Return a ``torch.nn.Module`` with one parameter that computes scores and losses.

@@ -135,35 +135,33 @@ def parse(text: str) -> Settings:
         UsageError: The text does not name a case.
     """
     words = dict(part.strip().partition("=")[::2] for part in text.split(","))
-    numbers = {"N": 1, "B": 1, "W": 1, "workers": 0, "seed": 0}
+    flags = [name for name in ("shuffle", "tokens", "ids") if name in words]
     damage = next((word for word in words if word in DAMAGES), "")
-    numbers |= {damage: 0} if damage else {}
-    unknown = [word for word in words if word not in (*numbers, "shuffle", "tokens", "ids")]
+    least = {"N": 1, "B": 1, "W": 1, "workers": 0, "seed": 0} | ({damage: 0} if damage else {})
     try:
-        if unknown or not {"N", "B", "W"} <= set(words):
+        if any(words.pop(name) for name in flags):
             raise ValueError
-        found = {name: int(words[name]) for name in numbers if name in words}
-        if any(value < numbers[name] for name, value in found.items()):
+        numbers = {name: int(value) for name, value in words.items()}
+        size, batch_size, world_size = (numbers[name] for name in "NBW")
+        job = numbers.get(damage, 0)
+        if any(value < least[name] for name, value in numbers.items()) or job >= world_size:
             raise ValueError
-        if found.get(damage, 0) >= found["W"]:
-            raise ValueError
-    except ValueError:
+    except (KeyError, ValueError):
         raise UsageError(
             f"--case {text!r:.100} names no case; write it as N=5,B=4,W=2, with workers=2, "
             f"shuffle, tokens, ids or seed=1 behind that if needed, and for jobs lost=0 or another "
             f"of {', '.join(DAMAGES)}, with the number of a job"
         ) from None
+    workers, seed = numbers.get("workers", 0), numbers.get("seed", 0)
     return Settings(
-        found["N"],
-        found["B"],
-        found["W"],
-        found.get("workers", 0),
-        "shuffle" in words,
-        "tokens" in words,
-        "ids" in words,
-        found.get("seed", 0),
-        damage,
-        found.get(damage, 0),
+        size,
+        batch_size,
+        world_size,
+        workers,
+        **dict.fromkeys(flags, True),
+        seed=seed,
+        damage=damage,
+        job=job,
     )
 
 

@@ -32,12 +32,19 @@ class Problem(NamedTuple):
     sentence: str
     is_explained: bool = False
 
+    @property
+    def is_weighed(self) -> bool:
+        """Whether probes can explain it by the weight of each sample."""
+        return self.kind == "weighted wrongly" and self.name in WEIGHED and not self.is_explained
+
 
 class Judgement(NamedTuple):
     """The judgement of one call.
 
     Attributes:
-        result: The result of the first rank that has one; None if none could be read.
+        planted: What the samples held.
+        answers: Each rank's answer, by rank.
+        result: The result of the first rank that has one.
         problems: The wrong results; at most one for each name.
         refused: Why the result could not be judged.
         compared: The numbers without a known truth that were compared with those of one rank;
@@ -45,11 +52,18 @@ class Judgement(NamedTuple):
         roundings: The relative errors that results may have; see `Answer`.
     """
 
-    result: Result | None
-    problems: Sequence[Problem]
+    planted: Planted
+    answers: Sequence[Answer] = ()
+    result: Mapping[str, Value] = MappingProxyType({})
+    problems: Sequence[Problem] = ()
     refused: str = ""
     compared: Mapping[str, Value | None] = MappingProxyType({})
     roundings: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def is_right(self) -> bool:
+        """Whether ranks answered, and nothing is wrong or can't be judged."""
+        return bool(self.answers) and not self.problems and not self.refused
 
 
 def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None) -> Judgement:
@@ -61,18 +75,18 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
         reference: The result on one rank, to which names without a known truth are held; None
             leaves them out.
     """
+    unread = Judgement(planted, answers)
     for rank, answer in enumerate(answers):
         if answer.refused:
-            return Judgement(None, (), f"rank {rank}: {answer.refused}")
+            return unread._replace(refused=f"rank {rank}: {answer.refused}")
     given = [rank for rank, answer in enumerate(answers) if answer.result is not None]
     if not given:
-        return Judgement(
-            None, (), "every rank returned None; return a dict of names and numbers on one of them"
-        )
+        told = "every rank returned None; return a dict of names and numbers on one of them"
+        return unread._replace(refused=told)
     first = answers[given[0]]
     assert first.result is not None
     if percent := _percent(planted, first.result):
-        return Judgement(first.result, (), percent)
+        return unread._replace(refused=percent)
     coarsest = sorted((item for a in answers for item in a.roundings.items()), key=lambda i: i[1])
     roundings = dict(coarsest)
     problems: dict[str, Problem] = {}
@@ -87,12 +101,13 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
     ]:
         problems.setdefault(problem.name, problem)
     compared = _compared_with_one_rank(planted, first.result, reference or {})
-    return Judgement(first.result, tuple(problems.values()), "", compared, roundings)
+    found = tuple(problems.values())
+    return Judgement(planted, answers, first.result, found, "", compared, roundings)
 
 
 def changed_since(first: Judgement, again: Judgement) -> Problem | None:
     """Return a result that differs between two calls with the same samples."""
-    before, after = first.result or {}, again.result or {}
+    before, after = first.result, again.result
     for name in dict.fromkeys([*before, *after]):
         one, other = before.get(name), after.get(name)
         if name in (*LISTS, SCORES) and None not in (one, other):
@@ -266,9 +281,3 @@ def show(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def is_weighed(problem: Problem, value: Value | None) -> bool:
-    """Return whether probes can explain a problem by the weight of each sample."""
-    is_number = problem.name in WEIGHED and value is not None
-    return problem.kind == "weighted wrongly" and is_number and not problem.is_explained

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from disteval.audit.answers import Answer
 from disteval.audit.case import Settings
 from disteval.audit.judge import Judgement, show
 
@@ -22,21 +21,20 @@ class Notes:
         self._everywhere: list[Settings] = []  # of these, where all ranks read everything
         self._in_training: list[Settings] = []
 
-    def add(self, settings: Settings, judgement: Judgement, answers: Sequence[Answer]) -> None:
+    def add(self, settings: Settings, judgement: Judgement) -> None:
         """Note a call whose results are right."""
         self._calls += 1
-        self._known |= len(judgement.result or {}) > len(judgement.compared)
+        self._known |= len(judgement.result) > len(judgement.compared)
         for name, value in judgement.compared.items():
             values = self._compared.setdefault(name, {}).setdefault(settings, set())
             values.update([] if value is None else [show(value)])
-        self._in_training += [settings] * any(answer.in_training for answer in answers)
+        self._in_training += [settings] * any(a.in_training for a in judgement.answers)
         wanted = set(range(settings.size))
         # With fewer samples a library may have filled the batches of all ranks with them.
         if settings.size >= settings.world_size * settings.batch_size > 1 < settings.world_size:
             self._may_be_shared += 1
-            self._everywhere += [settings] * all(
-                {i for i, _ in a.fetched} == wanted for a in answers
-            )
+            read = [{sample for sample, _ in answer.fetched} for answer in judgement.answers]
+            self._everywhere += [settings] * all(each == wanted for each in read)
 
     @property
     def nothing_compared(self) -> str:

@@ -8,7 +8,6 @@ that it explains, for a loop may treat one class otherwise than the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -151,10 +150,5 @@ class Planted:
 KNOWN = ("sum", "count", "accuracy", "mean", "loss")
 """The names of numbers whose truth is known."""
 
-WEIGHED: Mapping[str, str] = {
-    "accuracy": "the accuracy",
-    "mean": "the mean of value",
-    "loss": "the loss",
-    "sum": "the sum of value",
-}
+WEIGHED = ("accuracy", "mean", "loss", "sum")
 """The names of results in which each sample has a weight, which probes measure."""

@@ -10,20 +10,20 @@ from typing import Any
 
 from disteval.audit import broken
 from disteval.audit.alone import counted_alone, may_be_alone
-from disteval.audit.answers import LISTS, Answer, Result
+from disteval.audit.answers import LISTS, Answer, Result, first_result
 from disteval.audit.case import Settings
-from disteval.audit.cases import MANY_STEPS, cases, in_steps, not_held
+from disteval.audit.cases import MANY_STEPS, cases, in_steps, not_held, parse
 from disteval.audit.fetches import dealt, fetches_of
 from disteval.audit.findings import DEFAULT_TIMEOUT, LoopFinding, Report
 from disteval.audit.jobs import told
-from disteval.audit.judge import Judgement, Problem, changed_since, is_weighed, judge
+from disteval.audit.judge import Judgement, Problem, changed_since, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import KNOWN, Planted
 from disteval.audit.shapes import Weights
 from disteval.audit.weights import explain, groups_of, measure
 from disteval.audit.worlds import Calls
-from disteval.errors import UsageError, WorldError
+from disteval.errors import AuditError, UsageError, WorldError
 from disteval.judging.report import replay
 from disteval.judging.retry import Try, doubt, settle
 from disteval.text import with_sections
@@ -208,13 +208,12 @@ class Audit:
             settings.size, settings.seed, tokens=settings.tokens, other_ids=settings.ids, **how
         )
         was_fresh = self._calls.is_fresh(settings.world_size)
-        judgement = Judgement(None, ())
         try:
             answers = self._calls(settings, planted)
         except WorldError as error:
-            return self._broken(settings, planted, error, was_fresh), judgement
+            return self._broken(settings, planted, error, was_fresh), Judgement(planted)
         if any(answer.failed for answer in answers):
-            return "right", judgement
+            return "right", Judgement(planted)
         judgement = judge(planted, answers, self._reference(settings, planted, answers))
         if judgement.refused:
             self.report.reason = f"{judgement.refused} (in the case {settings})"
@@ -223,9 +222,9 @@ class Audit:
             self._add(told(judgement.problems[0], settings), settings)
             return "wrong", judgement
         if judgement.problems:
-            self._explain(settings, planted, judgement, answers, was_fresh)
+            self._explain(settings, judgement, was_fresh)
             return "wrong", judgement
-        self._notes.add(settings, judgement, answers)
+        self._notes.add(settings, judgement)
         # With fewer samples a library may have filled the batches of all ranks with them.
         is_enough = settings.size >= settings.world_size * settings.batch_size > 1
         if (is_enough or self.only) and may_be_alone(settings, answers):
@@ -257,23 +256,13 @@ class Audit:
                 settings, world_size=1, batch_size=max(settings.size, 1), num_workers=0,
                 shuffle=False, damage="",
             )  # fmt: skip
-            try:
-                answers = self._calls(alone, planted)
-            except WorldError:  # what has no reference is noted
-                answers = [Answer()]
-            self._references[planted] = answers[0].result
+            answers = self._calls.attempt(alone, planted)
+            self._references[planted] = first_result(answers) or None  # which is noted
         return self._references[planted]
 
-    def _explain(
-        self,
-        settings: Settings,
-        planted: Planted,
-        judgement: Judgement,
-        answers: Sequence[Answer],
-        was_fresh: bool,
-    ) -> None:
+    def _explain(self, settings: Settings, judgement: Judgement, was_fresh: bool) -> None:
         """Find out more about wrong results, unless a smaller case has shown the same."""
-        known = self.report.findings
+        known, planted = self.report.findings, judgement.planted
         if not known and not was_fresh:  # then it may be right in new processes, or the next time
             self._calls.renew(settings.world_size)
         if not known and self._is_right(settings, planted):
@@ -285,8 +274,7 @@ class Audit:
                 found = Problem("differs from call to call", problem.name, sentence)
                 self._add(found, settings)
             return
-        result = judgement.result or {}
-        fetched = [answer.fetched for answer in answers]
+        fetched = [answer.fetched for answer in judgement.answers]
         named = [finding.name for finding in known]
         # Weights cost a call for each sample, so they are measured once for each name.
         was_dealt_once = all(len(each) == 1 for each in fetches_of(fetched, settings.size))
@@ -301,15 +289,13 @@ class Audit:
             names = {problem.name for problem in unknown}
             self._misdealt -= names
             self._misdealt |= set() if was_dealt_once else names
-        weighed = [p.name for p in unknown if is_weighed(p, result.get(p.name))]
+        weighed = [p.name for p in unknown if p.is_weighed]
         # A replay, which tries one case alone, may take its time.
         weights = measure(self._calls, settings, planted, weighed, hurry=not self.only)
         for problem in unknown:
             if problem.name in weights:
                 fair, measured = planted.fair_weights(problem.name), weights[problem.name]
-                explained = explain(
-                    self._calls, settings, planted, problem, judgement, measured, fetched
-                )
+                explained = explain(self._calls, settings, problem, judgement, measured)
                 self._add(explained, settings, planted, measured.weights, fair)
             else:
                 self._add(dealt(problem, fetched, settings.size), settings, planted)
@@ -317,11 +303,8 @@ class Audit:
     def _is_right(self, settings: Settings, planted: Planted) -> bool:
         if self._calls.session.is_lost():
             return False
-        try:
-            answers = self._calls(settings, planted)
-        except WorldError:
-            return False
-        return not judge(planted, answers, self._reference(settings, planted, answers)).problems
+        answers = self._calls.attempt(settings, planted)
+        return judge(planted, answers, self._reference(settings, planted, answers)).is_right
 
     def _broken(
         self, settings: Settings, planted: Planted, error: WorldError, was_fresh: bool
@@ -397,3 +380,46 @@ class Audit:
             return replay("audit", target, options, self.started_by)
         settled = ", ".join(f"{name}={value!r}" for name, value in options.items())
         return f"disteval.audit.audit(evaluate, {settled})"
+
+
+def audit(
+    evaluate: Target,
+    world_sizes: Sequence[int] = DEFAULT_WORLD_SIZES,
+    *,
+    backend: str = "torch_cpu",
+    launcher: str | None = None,
+    tokens: bool = False,
+    seed: int = 0,
+    timeout: float = DEFAULT_TIMEOUT,
+    seconds: float = DEFAULT_SECONDS,
+    case: str | None = None,
+) -> Report:
+    """Audit an evaluation function, and raise what it does wrong; for tests of one's own.
+
+    Args:
+        evaluate: The function, which takes a `Case`; or ``module:function``.
+        world_sizes: The numbers of ranks to try.
+        backend: The backend whose group the function finds.
+        launcher: How to start the ranks; None stands for the backend's own.
+        tokens: Whether samples have tokens.
+        seed: The seed of the drawn cases and of what is planted.
+        timeout: The seconds that one call may take; the first one may take six times as many.
+        seconds: The seconds after which no further case is tried.
+        case: The one case to try, such as ``N=5,B=4,W=2``; None stands for all.
+
+    Returns:
+        The report of a function that is sound.
+
+    Raises:
+        AuditError: The function is wrong, or could not be judged; ``report`` has all findings.
+        UsageError: ``case`` names no case.
+        HarnessError: The ranks could not be started.
+    """
+    only = None if case is None else parse(case)
+    sizes = world_sizes if only is None else (only.world_size,)
+    report = Audit(
+        evaluate, sizes, backend, launcher, tokens, seed, timeout, seconds, only=only
+    ).run()
+    if report.verdict != "sound":
+        raise AuditError(report)
+    return report

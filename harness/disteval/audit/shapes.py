@@ -28,10 +28,10 @@ Weights = npt.NDArray[np.float64]
 Groups = Sequence[tuple[list[int], float]]
 """Samples, and the weight that they have together."""
 
-Again = Callable[[Settings], tuple[float, Sequence[Fetched]] | None]
+Again = Callable[[Settings], tuple[float, Sequence[Fetched]]]
 """Calls the function in another case.
 
-It returns the result, divided by the right one, and the fetches; None where the call fails.
+It returns the result, divided by the right one, and the fetches; NaN where the call fails.
 """
 
 
@@ -118,16 +118,14 @@ def _factors_of(
     Where that is one of several mistakes, a larger case shows which: its batches are all full.
     """
     known = _factors(settings, fetched)
-    fits = [np.isclose(factor, each, tolerance, 0.0) for _, each in known]
-    names = {what for (what, _), fit in zip(known, fits, strict=True) if fit}
-    larger = replace(settings, size=_ROUNDS * settings.world_size * settings.batch_size)
-    if len(names) > 1 and (found := again(larger)):
-        others = [each for _, each in _factors(larger, found[1])]
-        fits = [
-            fit and np.isclose(found[0], each, tolerance, 0.0)
-            for fit, each in zip(fits, others, strict=True)
-        ]
-    return [*dict.fromkeys(what for (what, _), fit in zip(known, fits, strict=True) if fit)]
+    fits = [what for what, each in known if np.isclose(factor, each, tolerance, 0.0)]
+    if len({*fits}) > 1:
+        larger = replace(settings, size=_ROUNDS * settings.world_size * settings.batch_size)
+        factor, fetched = again(larger)
+        both = zip(known, _factors(larger, fetched), strict=True)
+        still = [what for (what, _), (_, each) in both if np.isclose(factor, each, tolerance, 0.0)]
+        fits = fits if np.isnan(factor) else [what for what in fits if what in still]
+    return [*dict.fromkeys(fits)]
 
 
 def _factors(settings: Settings, fetched: Sequence[Fetched]) -> list[tuple[str, float]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from disteval.audit.answers import Fetched, Result, Value, first_result
+from disteval.audit.answers import Answer, Fetched, Result, Value, first_result
 from disteval.audit.case import Settings
 from disteval.audit.fetches import described, fetches_of
 from disteval.audit.findings import Kind
@@ -18,7 +18,6 @@ from disteval.audit.judge import Judgement, Problem, show
 from disteval.audit.planted import Planted
 from disteval.audit.shapes import TOLERANCE, Weights, ratio, shape_of, share_of
 from disteval.audit.worlds import Calls
-from disteval.errors import WorldError
 
 _MOST_GROUPS = 16
 _MOST_PROBES = 128  # each is a call; larger cases are told without weights
@@ -34,6 +33,7 @@ _ROUNDED = (
 _LOST = "its result was lost after that"
 _DIVISION = "the division is wrong"
 _REPEATEDLY = "it was gathered repeatedly"
+_GATHERED = {"count", "ids"}  # where one of these is right, samples were lost or repeated later
 _OF_TOKENS = "tokens are lost or repeated, or the division is wrong"
 
 
@@ -80,9 +80,8 @@ def measure(
             each = (time.monotonic() - begin) / _FEW_PROBES
             if each * settings.size > _MOST_SECONDS:
                 return {}
-        try:
-            answers = call(settings, replace(planted, probe=probe))
-        except WorldError:
+        answers = call.attempt(settings, replace(planted, probe=probe))
+        if not answers:
             return {}
         probed.append(first_result(answers))
     columns = {name: [result.get(name) for result in probed] for name in names}
@@ -111,31 +110,23 @@ def groups_of(size: int, roundings: Iterable[float]) -> list[range]:
 
 
 def explain(
-    call: Calls,
-    settings: Settings,
-    planted: Planted,
-    problem: Problem,
-    judgement: Judgement,
-    found: Measured,
-    fetched: Sequence[Fetched],
+    call: Calls, settings: Settings, problem: Problem, judgement: Judgement, found: Measured
 ) -> Problem:
     """Name the sample whose weight is the most wrong, and where the defect sits.
 
     Args:
         call: Calls the function.
         settings: The case.
-        planted: What its samples hold.
         problem: The wrong result.
         judgement: The judgement of the call.
         found: The weight that the loop gives to each sample.
-        fetched: The fetches of each rank.
 
     Returns:
         The problem, with a kind and a sentence that say more; with its own kind if every weight is
         right.
     """
-    result, wrong = judgement.result or {}, [each.name for each in judgement.problems]
-    gathered = any(name in result and name not in wrong for name in ("count", "ids"))
+    planted, fetched = judgement.planted, [answer.fetched for answer in judgement.answers]
+    right = {*judgement.result} - {each.name for each in judgement.problems}
     rounding = judgement.roundings.get(problem.name, 0.0)
     is_accuracy = problem.name == "accuracy"
     by_tokens = problem.name == "loss" and planted.tokens
@@ -170,26 +161,28 @@ def explain(
     elif len(lost):
         kind, sample = "dropped", int(lost[0])
         where = _LOST if fetches[sample] else ""
-        if where and _counts_otherwise(call, settings, planted, problem.name, sample):
+        probe = range(sample, sample + 1)
+        seeds = range(planted.seed + 1, planted.seed + _OTHERS)
+        others = (replace(planted, seed=seed, probe=probe) for seed in seeds)
+        if where and any(
+            _number(call.attempt(settings, other), problem.name) > fair[sample] / 2
+            for other in others
+        ):
             where = "where it holds something else, such as another label, it counts"
     elif problem.name == "sum" or not noted:
         repeated = _repeated(measured, fair, tolerance, absolute=problem.name == "sum")
         if len(repeated):
             kind, sample, where = "counted twice", int(repeated[0]), _REPEATEDLY
 
-    def again(larger: Settings) -> tuple[float, Sequence[Fetched]] | None:
+    def again(larger: Settings) -> tuple[float, Sequence[Fetched]]:
         samples = replace(planted, size=larger.size, probe=None)
-        try:
-            answers = call(larger, samples)
-        except WorldError:
-            return None
-        value = first_result(answers).get(problem.name)
-        right = samples.truth()[problem.name]
-        parts = [answer.fetched for answer in answers]
-        return (value / right, parts) if isinstance(value, float) else None
+        answers = call.attempt(larger, samples)
+        value = _number(answers, problem.name)
+        return value / samples.truth()[problem.name], [answer.fetched for answer in answers]
 
+    value = judgement.result.get(problem.name)
     is_guessed = where in (_LOST, _DIVISION) and not rounding
-    if is_guessed and not _adds_up(problem.name, found, planted, result.get(problem.name)):
+    if is_guessed and not _adds_up(problem.name, found, planted, value):
         where = "what a sample counts depends on what the others hold"
     elif where == _LOST:
         where = share_of({*range(len(fair))} - {*lost.tolist()}, settings, fetched) or where
@@ -202,7 +195,7 @@ def explain(
         f"sample {sample} of {len(fair)} counts {show(float(measured[sample]))} instead of "
         f"{show(float(fair[sample]))} in {problem.name}"
         + (f"; it was {described(fetches[sample])}" if noted else "")
-        + (" and gathered once" if noted and gathered and kind == "weighted wrongly" else "")
+        + " and gathered once" * (noted and kind == "weighted wrongly" and bool(right & _GATHERED))
         + (f": {where}" if where else ""),
     )
 
@@ -215,21 +208,10 @@ def _adds_up(name: str, found: Measured, planted: Planted, value: Value | None) 
     return bool(abs(parts.sum() - value) <= TOLERANCE * max(abs(value), 1.0))
 
 
-def _counts_otherwise(
-    call: Calls, settings: Settings, planted: Planted, name: str, sample: int
-) -> bool:
-    """Return whether a sample that was lost counts in one of some cases that hold other labels."""
-    fair = planted.fair_weights(name)[sample]
-    for seed in range(planted.seed + 1, planted.seed + _OTHERS):
-        other = replace(planted, seed=seed, probe=range(sample, sample + 1))
-        try:
-            answers = call(settings, other)
-        except WorldError:
-            return False
-        value = first_result(answers).get(name)
-        if isinstance(value, float) and value > fair / 2:
-            return True
-    return False
+def _number(answers: Sequence[Answer], name: str) -> float:
+    """Return a result of some answers; NaN if it is none or no single number."""
+    value = first_result(answers).get(name)
+    return value if isinstance(value, float) else np.nan
 
 
 def _counted(times: Weights, fair: Weights, name: str) -> Weights:

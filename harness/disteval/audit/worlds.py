@@ -144,6 +144,13 @@ class Calls:
         self._took[settings.steps] = min(seconds, self._took.get(settings.steps, seconds))
         return with_logged(found)
 
+    def attempt(self, settings: Settings, planted: Planted | Sequence[Planted]) -> Sequence[Answer]:
+        """Call the function on every rank, and return no answers where that fails."""
+        try:
+            return self(settings, planted)
+        except WorldError:
+            return ()
+
     def expected_seconds(self, settings: Settings) -> float:
         """Return how long a call may take that has more batches than those so far."""
         few, many = min(self._took, default=0), max(self._took, default=0)
