@@ -90,8 +90,9 @@ def _as_numpy(array: Any, what: str) -> Array:
     if array is None or isinstance(array, Mapping | Set | Iterator):
         kind = "None" if array is None else f"a value of type {type(array).__name__}"
         raise UsageError(f"{what} must be an array or a list of numbers, not {kind}")
-    masked = sys.modules.get("numpy.ma")  # NumPy imports it when it is used, which takes a moment
-    if masked is not None and masked.isMaskedArray(array) and masked.is_masked(array):
+    # NumPy imports numpy.ma when it is first used, which takes a moment, so only for a subclass.
+    is_subclass = isinstance(array, np.ndarray) and type(array) is not np.ndarray
+    if is_subclass and np.ma.is_masked(array):
         raise UsageError(
             f"{what} must be an array without masked elements, because NumPy drops the mask; leave "
             f"out those samples, or give them a value with filled()"
