@@ -17,8 +17,7 @@ from disteval.data import ShardedStream
 from disteval.evaluation.borrowed import run_leases
 from disteval.metrics import Mean
 from disteval.world import World
-from disteval.world.channel.connection import connect
-from disteval.world.channel.link import Link
+from disteval.world.channel.link import Link, connect
 
 from suites.helpers.lost_ranks import lend
 from suites.helpers.processes import wait_for

@@ -25,9 +25,8 @@ from disteval.evaluation.borrowed import run_leases
 from disteval.leases import Lender, LenderThread
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval.world import control_directory
-from disteval.world.channel.connection import connect, write_address
 from disteval.world.channel.leader import Channel
-from disteval.world.channel.link import Link
+from disteval.world.channel.link import Link, connect, write_address
 
 from suites.properties.cases import Entries
 

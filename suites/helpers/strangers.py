@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from disteval.world import LocalLauncher, control_directory
-from disteval.world.channel import connection
+from disteval.world.channel.link import read_address, unix_address
 from disteval.world.launchers import Hosts
 
 SECONDS = 60
@@ -22,13 +23,13 @@ STRANGER = 12345
 
 def visit(directory: Path) -> socket.socket:
     """Connect to the leader whose control directory this is, without its key."""
-    found = connection.read_address(directory)
+    found = read_address(directory)
     if found.host is not None:
         return socket.create_connection((found.host, found.port), SECONDS)
     with control_directory.opened(directory) as descriptor:
         stranger = socket.socket(socket.AF_UNIX)
         stranger.settimeout(SECONDS)
-        stranger.connect(connection.unix_address(directory, descriptor))
+        stranger.connect(unix_address(directory, descriptor))
         return stranger
 
 
@@ -73,9 +74,7 @@ class Disturbed(LocalLauncher):
         """See `Launcher.prepare`."""
         return replace(super().prepare(world_size), shared=not self._over_network)
 
-    def start(
-        self, directory: Path, world_size: int, threads: int | None
-    ) -> list[connection.Connection]:
+    def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """See `Launcher.start`."""
         self.place = directory
         works: list[Callable[[socket.socket], None] | None] = [None] * 70

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from disteval.world import attach, rank, world
-from disteval.world.channel import connection
+from disteval.world.channel import link
 
 
 def shorten_leaving(seconds: float) -> None:
@@ -17,7 +17,7 @@ def shorten_leaving(seconds: float) -> None:
 
 def shorten_silence(seconds: int) -> None:
     """Have this process take another host for out of reach after so many seconds."""
-    connection._SILENT_SECONDS = seconds
+    link._SILENT_SECONDS = seconds
 
 
 def shorten_start(seconds: float) -> None:

@@ -24,8 +24,7 @@ from disteval.evaluation.evaluate import evaluate_task
 from disteval.extras import DISTRIBUTION, installed_version
 from disteval.report.values import plain
 from disteval.world import report_progress
-from disteval.world.channel.connection import Address, connect
-from disteval.world.channel.link import Link
+from disteval.world.channel.link import Address, Link, connect
 from disteval.world.rank import current_rank
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ from disteval.leases.thread import LenderThread
 from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
 from disteval.world.address import LOOPBACK, own_address, resolve
-from disteval.world.channel.connection import Address, connect
 from disteval.world.channel.leader import Channel
-from disteval.world.channel.link import Link
+from disteval.world.channel.link import Address, Link, connect
 
 
 class Borrowed:

@@ -21,7 +21,7 @@ from typing import Any
 from disteval.errors import UsageError, WorldError
 from disteval.files import whose
 from disteval.world.address import LOOPBACK, Hosts, is_own, own_address, resolve
-from disteval.world.channel.connection import Address
+from disteval.world.channel.link import Address
 from disteval.world.control_directory import ControlDirectory, create, sweep
 from disteval.world.environment import OuterWorld
 

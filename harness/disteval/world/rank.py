@@ -33,8 +33,7 @@ from disteval.traces.recorder import flush_all
 from disteval.traces.this_rank import start_with, stop
 from disteval.traces.torch_calls import tell_calls, trace_calls
 from disteval.world.channel import messages
-from disteval.world.channel.connection import Address, connect
-from disteval.world.channel.link import Link, WatchedLink
+from disteval.world.channel.link import Address, Link, WatchedLink, connect
 from disteval.world.collective_log import LoggedBackend
 from disteval.world.postmortem import examine
 from disteval.world.rank_files import STACK_SIGNAL, rank_file

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from disteval.world.channel.connection import Address
+from disteval.world.channel.link import Address
 from disteval.world.environment import detect_outer_world
 from disteval.world.postmortem import exit_text
 from disteval.world.rank import serve

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from disteval.errors import WorldError
-from disteval.world.channel.connection import why_unreachable
 from disteval.world.channel.leader import OnNote, OnProgress
+from disteval.world.channel.link import why_unreachable
 from disteval.world.channel.messages import Hello, Note, Order, Progress, Reply, unpacked
 from disteval.world.postmortem import RankStatus, record_failure
 

@@ -26,8 +26,8 @@ from disteval.text import name_of
 from disteval.traces import Recorder
 from disteval.traces.folder import Offset, Trace, as_folder, category_of, own_clock
 from disteval.traces.reading import warn_of_unended
-from disteval.world.channel.connection import Address, write_address
 from disteval.world.channel.leader import Channel, OnNote, OnProgress
+from disteval.world.channel.link import Address, write_address
 from disteval.world.channel.messages import Order, Reply, packed
 from disteval.world.control_directory import ControlDirectory, sweep
 from disteval.world.environment import OuterWorld, refuse_worlds_of_each

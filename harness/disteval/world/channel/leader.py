@@ -1,26 +1,38 @@
-"""The leader's end of the connections to all ranks, whatever they do for it."""
+"""The leader's end of the channel: it listens for ranks, and waits for none of them."""
 
 from __future__ import annotations
 
+import fcntl
+import hmac
 import logging
 import os
+import pickle
+import resource
+import secrets
 import selectors
 import socket
+import termios
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from disteval.errors import WorldError
-from disteval.world.channel.connection import (
+from disteval.errors import WorldError, describe_error
+from disteval.world.channel.link import (
+    NONCE_BYTES,
     Address,
     address_of_other_end,
+    keep_up,
     process_at_other_end,
+    proof,
+    unix_address,
 )
-from disteval.world.channel.listener import Listener
-from disteval.world.channel.mailbox import Mailbox
 from disteval.world.channel.messages import (
+    HEAD,
+    MAX_MESSAGE_BYTES,
     Dismissal,
     Examine,
     Examined,
@@ -31,6 +43,7 @@ from disteval.world.channel.messages import (
     encode,
     unpacked,
 )
+from disteval.world.control_directory import opened
 
 OnProgress = Callable[[int, int, int | None], None]
 """Called by the leader with a rank, the samples it has done, and the samples of its shard."""
@@ -41,6 +54,163 @@ OnNote = Callable[[int, Any], None]
 _log = logging.getLogger("disteval.world")
 _POLL_SECONDS = 0.1
 _LONGEST_SECONDS = 3600.0
+_VISIT_SECONDS = 30.0  # in which a connection must prove that it comes from a rank
+_MOST_STRANGERS = 64  # that may stay connected beside the ranks
+_FIRST_BYTES, _READ_BYTES = 1 << 12, 1 << 16
+_MOST_READS = 64  # of one rank, before others have their turn
+
+
+class Mailbox:
+    """Sends and receives messages of one rank without ever waiting for it.
+
+    Args:
+        connection: A connection whose other end has proved to be a rank.
+
+    Attributes:
+        socket: The same.
+        rank: The rank at the other end; None before its first message.
+        is_writing: Whether the selector says when the rank reads.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.socket.setblocking(False)
+        self.rank: int | None = None
+        self.is_writing = False
+        self._incoming = bytearray()
+        self._outgoing: deque[memoryview] = deque()
+        self._broken: OSError | None = None  # why nothing can be sent
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether messages wait until the rank reads."""
+        return bool(self._outgoing)
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the host of the rank has all that was sent, so that closing loses nothing.
+
+        TCP discards what the other host has not acknowledged when the rank sends something to a
+        closed connection. It is False for TCP where the system does not tell, as on macOS.
+        """
+        if self._outgoing or self.socket.family == socket.AF_UNIX:
+            return not self._outgoing
+        try:
+            return not any(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
+        except OSError:
+            return False
+
+    def send(self, data: Sequence[bytes]) -> None:
+        """Send an encoded message as far as the rank reads; the rest waits for `flush`.
+
+        It is not copied: the result of an evaluation may be large, and may wait for many ranks.
+        That the rank is gone is noticed when it is received from.
+        """
+        self._outgoing += map(memoryview, data)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the rank reads."""
+        try:
+            while self._outgoing:
+                sent = self.socket.send(self._outgoing[0])
+                if sent == len(self._outgoing[0]):
+                    self._outgoing.popleft()
+                else:
+                    self._outgoing[0] = self._outgoing[0][sent:]
+        except BlockingIOError:
+            pass
+        except OSError as error:  # what it has sent before may still be received
+            self._broken = self._broken or error
+            self._outgoing.clear()
+
+    def receive(self) -> list[Any]:
+        """Return the messages that have arrived as a whole.
+
+        Raises:
+            EOFError, OSError: The rank is gone, or sent something else than messages.
+        """
+        ended: Exception | None = None
+        try:
+            size = _FIRST_BYTES
+            for _ in range(_MOST_READS):
+                data = self.socket.recv(size)
+                if not data:
+                    ended = EOFError("the connection was closed")
+                self._incoming += data
+                if len(data) < size:
+                    break
+                size = _READ_BYTES
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            ended = error
+        found = self._messages()
+        if ended is not None and not found:
+            raise self._broken or ended  # else it is found again when the messages were taken
+        return found
+
+    def _messages(self) -> list[Any]:
+        found: list[Any] = []
+        while len(self._incoming) >= HEAD.size:
+            (size,) = HEAD.unpack_from(self._incoming)
+            if not 0 <= size <= MAX_MESSAGE_BYTES:
+                raise ConnectionError(f"it sent a message of {size} bytes")
+            end = HEAD.size + size
+            if len(self._incoming) < end:
+                break
+            with memoryview(self._incoming) as data, data[HEAD.size : end] as body:
+                try:
+                    found.append(pickle.loads(body))
+                except Exception as error:  # of a rank with another release
+                    what = f"it sent bytes that are no message ({describe_error(error)})"
+                    raise ConnectionError(what) from error
+            del self._incoming[:end]
+        return found
+
+
+class Visitor:
+    """A connection whose other end has not proved yet that it is a rank.
+
+    Args:
+        connection: The connection.
+        key: The key that it has to know.
+    """
+
+    def __init__(self, connection: socket.socket, key: bytes) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self.deadline = time.monotonic() + _VISIT_SECONDS
+        self._steps = self._shake_hands(key)
+
+    def is_rank(self) -> bool:
+        """Take what has arrived; return whether it is proved.
+
+        Raises:
+            AuthenticationError, EOFError, OSError: The other end is not a rank, or is gone.
+        """
+        return next(self._steps, True)
+
+    def _shake_hands(self, key: bytes) -> Generator[bool, None, None]:
+        theirs = yield from self._receive()
+        ours = secrets.token_bytes(NONCE_BYTES)
+        self.socket.sendall(ours + proof(key, b"leader", theirs, ours))  # it fits any buffer
+        answer = yield from self._receive()
+        if not hmac.compare_digest(answer, proof(key, b"rank", theirs, ours)):
+            raise AuthenticationError("a rank did not prove that it knows the key")
+
+    def _receive(self) -> Generator[bool, None, bytes]:
+        data = b""
+        while len(data) < NONCE_BYTES:
+            try:
+                part = self.socket.recv(NONCE_BYTES - len(data))
+            except BlockingIOError:
+                yield False
+                continue
+            if not part:
+                raise EOFError("the connection was closed")
+            data += part
+        return data
 
 
 class Channel:
@@ -70,15 +240,35 @@ class Channel:
         # Linux's selector returns events in the order in which they happened, so it is known which
         # rank was lost first.
         self._selector = selectors.DefaultSelector()
-        self._listeners: list[Listener] = []
+        self._keys: dict[socket.socket, bytes] = {}  # of each socket that listens
+        self._visitors: dict[Visitor, None] = {}  # the oldest first
 
     def listen(
         self, host: str | None, port: int = 0, key: bytes = b"", directory: Path | None = None
     ) -> Address:
-        """Listen for ranks, see `Listener`, and return at which address; there may be several."""
-        self._listeners.append(Listener(self._world_size, host, port, key, directory))
-        self._selector.register(self._listeners[-1], selectors.EVENT_READ, self._listeners[-1])
-        return self._listeners[-1].address
+        """Listen for ranks; there may be several addresses.
+
+        Args:
+            host: The address to listen on. None listens in a control directory, for ranks of this
+                host alone.
+            port: The port at that address; 0 stands for any that is free.
+            key: The key of these ranks; if it is empty, a new one is drawn.
+            directory: The control directory, if there is one.
+
+        Raises:
+            WorldError: It can't listen at that address, or not for so many ranks.
+        """
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY and self._world_size > limit:  # before any is started
+            raise WorldError(
+                f"{self._world_size} ranks need a connection to the leader each, which may have "
+                f"{limit} open files; start fewer ranks, or raise the limit with `ulimit -n`"
+            )
+        listener, key = _listen(host, port, directory), key or secrets.token_bytes(32)
+        self._keys[listener] = key
+        self._selector.register(listener, selectors.EVENT_READ)
+        port = listener.getsockname()[1] if host else 0
+        return Address(host, port, key, str(directory or ""))
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
@@ -92,10 +282,12 @@ class Channel:
         while len(self.hellos) < self._world_size and not give_up():
             for _ in self.poll(_POLL_SECONDS):
                 pass
-        for listener in self._listeners:
+        for visitor in [*self._visitors]:
+            self._expel(visitor)
+        for listener in self._keys:
             self._selector.unregister(listener)
             listener.close()
-        self._listeners = []
+        self._keys = {}
         return len(self.hellos) == self._world_size
 
     def take_in(self, connections: Sequence[Connection]) -> None:
@@ -119,8 +311,8 @@ class Channel:
         # epoll takes at most 24 days.
         for key, events in self._selector.select(min(seconds, _LONGEST_SECONDS)):
             self._check_open()
-            if isinstance(key.data, Listener):
-                self._admit(key.data)
+            if not isinstance(key.data, Mailbox):
+                self._admit(key.fileobj, key.data)
                 continue
             mailbox: Mailbox = key.data
             if mailbox.rank is not None and self._mailboxes[mailbox.rank] is not mailbox:
@@ -139,7 +331,7 @@ class Channel:
             if mailbox.rank is None:
                 if error is not None:  # it died; the deadline decides
                     self._unknown.discard(mailbox)
-                    mailbox.close()
+                    mailbox.socket.close()
                 if not found:
                     continue
                 found[0] = self._add(found[0], mailbox)
@@ -151,14 +343,56 @@ class Channel:
                 yield rank, message
         self._check_open()
 
-    def _admit(self, listener: Listener) -> None:
+    def _admit(self, listener: Any, visitor: Visitor | None) -> None:
+        """Accept a connection, or take it in when it was proved that its other end is a rank.
+
+        Nobody keeps a rank waiting by connecting and then saying nothing, or too little.
+        """
+        if visitor is None:
+            try:
+                self._accept(listener)
+            except WorldError as error:
+                if not self._replaces:
+                    raise
+                _log.warning("%s", error)  # the ranks that are there go on
+        elif visitor in self._visitors:
+            try:
+                if visitor.is_rank():
+                    self._forget(visitor)
+                    keep_up(visitor.socket)
+                    self._take_in(visitor.socket)
+            except (AuthenticationError, EOFError, OSError):
+                self._expel(visitor)
+        now = time.monotonic()
+        for late in [one for one in self._visitors if one.deadline < now]:
+            self._expel(late)
+
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            for connection in listener.admit():
-                self._take_in(connection)
-        except WorldError as error:
-            if not self._replaces:
-                raise
-            _log.warning("%s", error)  # the ranks that are there go on
+            connection, _ = listener.accept()
+            os.close(os.dup(connection.fileno()))  # another is needed for a moment
+        except (BlockingIOError, ConnectionError):  # it is gone again
+            return
+        except OSError as error:
+            raise WorldError(
+                f"the leader can't open another connection ({error}), and it needs one for each "
+                f"rank; raise the limit with `ulimit -n`, or start fewer ranks"
+            ) from error
+        visitor = Visitor(connection, self._keys[listener])
+        self._selector.register(connection, selectors.EVENT_READ, visitor)
+        self._visitors[visitor] = None
+        if len(self._visitors) > self._world_size + _MOST_STRANGERS:
+            # A rank is done in a moment, so the oldest is not one.
+            self._expel(next(iter(self._visitors)))
+
+    def _expel(self, visitor: Visitor) -> None:
+        if visitor in self._visitors:
+            self._forget(visitor)
+        visitor.socket.close()
+
+    def _forget(self, visitor: Visitor) -> None:
+        del self._visitors[visitor]
+        self._selector.unregister(visitor.socket)
 
     def _add(self, hello: Hello, mailbox: Mailbox) -> Hello:
         self._unknown.discard(mailbox)
@@ -169,7 +403,7 @@ class Channel:
             before = self._mailboxes.pop(rank)
             if self.gone.pop(rank, None) is None:
                 self._selector.unregister(before.socket)
-            before.close()
+            before.socket.close()
         elif rank in self.hellos or rank not in range(self._world_size):
             raise WorldError(
                 f"process {hello.pid} reported as rank {rank}, and each of the ranks 0 to "
@@ -261,10 +495,12 @@ class Channel:
     def close(self) -> None:
         """Close all connections."""
         self._selector.close()
-        for listener in self._listeners:
+        for listener in self._keys:
             listener.close()
+        for visitor in self._visitors:
+            visitor.socket.close()
         for mailbox in (*self._unknown, *self._mailboxes.values()):
-            mailbox.close()
+            mailbox.socket.close()
 
 
 def _complete(message: Any, connection: socket.socket) -> Hello:
@@ -279,3 +515,22 @@ def _complete(message: Any, connection: socket.socket) -> Hello:
     # In a container of its own a rank has another number than here.
     pid = process_at_other_end(connection)
     return hello._replace(pid=pid, machine="") if pid and pid != os.getpid() else hello
+
+
+def _listen(host: str | None, port: int, directory: Path | None) -> socket.socket:
+    if host is not None:
+        try:
+            listener = socket.create_server((host, port), backlog=socket.SOMAXCONN)
+        except OSError as error:
+            raise WorldError(
+                f"the leader can't listen at {host}:{port} ({error.strerror}); choose another port "
+                f"or address, or end the process that uses it"
+            ) from error
+    else:
+        assert directory is not None
+        listener = socket.socket(socket.AF_UNIX)
+        with opened(directory) as descriptor:
+            listener.bind(unix_address(directory, descriptor))
+        listener.listen(socket.SOMAXCONN)
+    listener.setblocking(False)
+    return listener

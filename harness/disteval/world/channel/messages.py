@@ -9,7 +9,6 @@ import pickle
 import struct
 import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -362,13 +361,3 @@ def encode(message: Any) -> list[bytes]:
     data = pickle.dumps(message, protocol=5)
     head = HEAD.pack(len(data))
     return [head + data] if len(data) < _SMALL_BYTES else [head, data]
-
-
-def send(connection: Connection, message: Any) -> None:
-    """Send one message."""
-    connection.send_bytes(pickle.dumps(message, protocol=5))
-
-
-def receive(connection: Connection) -> Any:
-    """Receive one message; raise EOFError or OSError when the other end is gone."""
-    return pickle.loads(connection.recv_bytes(MAX_MESSAGE_BYTES))

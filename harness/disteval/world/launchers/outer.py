@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from disteval.world.address import Hosts
 from disteval.world.bootstrap import Bootstrap
-from disteval.world.channel.connection import read_address
+from disteval.world.channel.link import read_address
 from disteval.world.control_directory import ControlDirectory
 from disteval.world.environment import OuterWorld
 from disteval.world.launchers.threads import ThreadsLauncher

@@ -16,7 +16,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.host import available_cores, thread_variables
 from disteval.world.address import LOOPBACK, Hosts
-from disteval.world.channel.connection import read_address
+from disteval.world.channel.link import read_address
 from disteval.world.launchers.base import Launcher
 from disteval.world.launchers.ray import cluster
 from disteval.world.launchers.ray.node import (

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from disteval.world.channel.connection import Address
+from disteval.world.channel.link import Address
 from disteval.world.control_directory import opened
 from disteval.world.postmortem import RankStatus, examine
 from disteval.world.rank_process import become_rank
