@@ -109,6 +109,22 @@ class Job(NamedTuple):
             f"{self.launcher} started {self.world_size} processes, and this one is rank {self.rank}"
         )
 
+    def id(self) -> str:
+        """Return an id of the job that is equal on all hosts; an empty text if there is none."""
+        return self._told(LAUNCHERS[self.launcher].job)
+
+    def purpose(self) -> str:
+        """Return what distinguishes this job from others that have the same leader's address.
+
+        It is equal on all hosts; not every launcher's jobs can be told apart.
+        """
+        names = [name for name in LAUNCHERS[self.launcher].job if name != "MASTER_ADDR"]
+        return f"{self.launcher} {self.world_size} {self._told(names)}"
+
+    def _told(self, names: Sequence[str]) -> str:
+        found = [os.environ.get(name, "") for name in names]
+        return ":".join(found) if any(found) else ""
+
 
 def launched_job(environ: Mapping[str, str] = os.environ) -> Job | None:
     """Return the job that a launcher's variables describe; None without a launcher.
@@ -127,6 +143,17 @@ def launched_job(environ: Mapping[str, str] = os.environ) -> Job | None:
     several = [job for job in jobs if job.world_size > 1]
     _refuse_two_answers(several, environ)
     return next(iter([*several, *jobs]), None)
+
+
+def outside_environment() -> dict[str, str]:
+    """Return the environment without the variables that a launcher set for this rank alone.
+
+    Processes that a rank starts are not ranks of that launcher's job.
+    """
+    if launched_job() is None:
+        return dict(os.environ)
+    sets = tuple(start for known in LAUNCHERS.values() for start in known.sets)
+    return {k: v for k, v in os.environ.items() if not k.startswith(sets)}
 
 
 def ranks_on_this_host(world_size: int) -> int:

@@ -26,7 +26,7 @@ from disteval.leases import Lender, LenderThread
 from disteval.metrics import Accuracy, BaseMetric, Mean
 from disteval.world import control_directory
 from disteval.world.channel.leader import Channel
-from disteval.world.channel.link import Link, connect, write_address
+from disteval.world.channel.link import Address, Link, connect, write_address
 
 from suites.properties.cases import Entries
 
@@ -124,7 +124,7 @@ def lend(
     """Start a lender, and write its address to where the ranks look for it."""
     channel = Channel(expected, replaces=True)
     lender = Lender(ledger, expected=expected, timeout=timeout)
-    write_address(directory, channel.listen(None, directory=directory))
+    write_address(directory, channel.listen(Address(None, folder=str(directory))))
     return lender, LenderThread(lender, channel, timeout)
 
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from disteval.world import World
-from disteval.world.launchers.ray import joined_ray, share_of_cpu
+from disteval.world.ray import joined_ray, share_of_cpu
 
 from suites.helpers.processes import processes_below, wait_for
 

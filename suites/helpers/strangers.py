@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from disteval.world import LocalLauncher, control_directory
-from disteval.world.channel.link import read_address, unix_address
-from disteval.world.launchers import Hosts
+from disteval.world.address import LOOPBACK
+from disteval.world.channel.link import Address, read_address, unix_address
 
 SECONDS = 60
 STRANGER = 12345
@@ -70,9 +70,9 @@ class Disturbed(LocalLauncher):
         self.strangers: list[socket.socket] = []
         self.place = Path()
 
-    def prepare(self, world_size: int) -> Hosts:
+    def prepare(self, world_size: int) -> Address | None:
         """See `Launcher.prepare`."""
-        return replace(super().prepare(world_size), shared=not self._over_network)
+        return Address(LOOPBACK) if self._over_network else None
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """See `Launcher.start`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from disteval.world import attach, rank, world
+from disteval.world import attached, rank, world
 from disteval.world.channel import link
 
 
@@ -22,12 +22,12 @@ def shorten_silence(seconds: int) -> None:
 
 def shorten_start(seconds: float) -> None:
     """Have this process wait so long for a leader, or for ranks that never report."""
-    world.START_SECONDS = attach.START_SECONDS = seconds
+    world.START_SECONDS = attached.START_SECONDS = seconds
 
 
 def shorten_stop(seconds: float) -> None:
     """Have this process, which a launcher has started, wait so long for a stopped leader."""
-    attach.STOPPED_SECONDS = seconds
+    attached.STOPPED_SECONDS = seconds
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from disteval import UsageError
-from disteval.world import OuterWorld, detect_outer_world
+from disteval.world import detect_outer_world
 
 from suites.helpers.jobs import Bootstrap, Job, launched_job, named_leader, outside_environment
 
@@ -169,8 +169,8 @@ def test_a_job_has_one_id_whatever_its_hosts_count_and_a_key_of_its_own(
         told = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": str(restarts)}
         for name, value in (told | {"MASTER_PORT": str(port), "MASTER_ADDR": address}).items():
             monkeypatch.setenv(name, value)
-        outer = OuterWorld("torchrun", 0, 2, 1)
-        found.append((outer.job_id(), named_leader(outer.purpose(), given).key))
+        outer = Job("torchrun", 0, 2, 1)
+        found.append((outer.id(), named_leader(outer.purpose(), given).key))
     ids, keys = zip(*found, strict=True)
     assert ids[0] == ids[1]
     assert keys[0] == keys[1] == keys[2] != keys[3]
@@ -185,4 +185,4 @@ def test_a_leader_never_listens_on_all_addresses(
     monkeypatch.setenv("DISTEVAL_LEADER", "0.0.0.0:29400")
     monkeypatch.setenv("DISTEVAL_KEY_FILE", str(path))
     with pytest.raises(UsageError, match=r"\b0\.0\.0\.0\b"):
-        Bootstrap(OuterWorld("mpirun", 0, 2, 1)).hosts()
+        Bootstrap(Job("mpirun", 0, 2, 1)).own_address()

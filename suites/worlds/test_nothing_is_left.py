@@ -29,6 +29,7 @@ from disteval.world import (
     release,
     send_note,
 )
+from disteval.world.attached import meeting_place
 
 from suites.helpers.namespaces import others, run_alone
 from suites.helpers.needs import needs
@@ -510,7 +511,7 @@ def leave_an_address(job: str, size: str) -> None:
     os.environ |= {"PMI_RANK": "0", "PMI_SIZE": size, "PMIX_NAMESPACE": job}
     outer = detect_outer_world()
     assert outer is not None
-    stale = outer.control_directory()
+    stale = meeting_place(outer)
     stale.parent.mkdir(mode=0o700)
     stale.mkdir(mode=0o700)
     (stale / "address").write_text(json.dumps({"host": None, "port": 0, "key": "00" * 32}))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from disteval import HarnessError, WorldError
 from disteval.world import World, detect_outer_world, follow
+from disteval.world.attached import meeting_place
 
 from suites.helpers.strangers import PLANTED, Disturbed, control_folder, visit
 
@@ -48,7 +49,7 @@ def test_what_is_not_private_is_refused_by_leaders_and_ranks(
 ) -> None:
     outer = detect_outer_world()
     assert outer is not None
-    planted = outer.control_directory()
+    planted = meeting_place(outer)
     if place == "folder":
         planted = control_folder(shared)
     else:
@@ -86,6 +87,6 @@ def test_a_job_that_is_led_already_is_led_once(
     outer = detect_outer_world()
     assert outer is not None
     with World.lead(outer) as world:
-        with pytest.raises(HarnessError, match=outer.control_directory().name):
+        with pytest.raises(HarnessError, match=meeting_place(outer).name):
             World.lead(outer)
         assert world.run(lambda _: "led") == ["led"]

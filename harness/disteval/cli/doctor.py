@@ -43,7 +43,7 @@ from disteval.judging.report import header
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.text import visible
 from disteval.world import World, control_directory
-from disteval.world.environment import refuse_worlds_of_each
+from disteval.world.world import refuse_worlds_of_each
 from disteval.world.launchers import MpirunLauncher
 from disteval.world.processes import Processes
 from disteval.world.rank_process import import_code, import_path

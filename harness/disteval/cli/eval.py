@@ -46,12 +46,12 @@ from disteval.data.predictions.formats import FORMATS
 from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
 from disteval.judging.report import header
+from disteval.launched import Job
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.traces.folder import as_folder
 from disteval.world import (
     Launcher,
-    OuterWorld,
     RayLauncher,
     World,
     check_world_size,
@@ -59,10 +59,8 @@ from disteval.world import (
     follow,
     share_cores,
 )
-from disteval.world.bootstrap import has_named_leader
-from disteval.world.launchers import get_launcher
-from disteval.world.launchers.local import prepare_ranks
-from disteval.world.launchers.outer import OuterLauncher
+from disteval.world.attached import OuterLauncher, has_named_leader
+from disteval.world.launchers import get_launcher, prepare_ranks
 
 DEFAULT_WORLD_SIZE = 3
 
@@ -342,9 +340,7 @@ def _check_elastic(ledger: Path | None, join: bool) -> None:
         )
 
 
-def _check_outer(
-    outer: OuterWorld, world_size: int | None, launcher: str | None, download: bool
-) -> None:
+def _check_outer(outer: Job, world_size: int | None, launcher: str | None, download: bool) -> None:
     """Refuse options that contradict the ranks that a launcher has started."""
     if download:
         raise UsageError(f"--download: fetch the data once, before {outer.launcher} starts ranks")

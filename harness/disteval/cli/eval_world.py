@@ -21,11 +21,11 @@ from disteval.leases.lender import Lender
 from disteval.leases.members import Event
 from disteval.text import visible
 from disteval.world import RankStatus, Results, World
-from disteval.world.bootstrap import check_here, has_named_leader, named_leader
+from disteval.world.attached import check_here, has_named_leader, named_leader
 from disteval.world.channel.link import Address
 
 _GRACE_SECONDS = 2.0  # in which ranks return once there is a result
-_PURPOSE = "leases"  # see `disteval.world.bootstrap.named_leader`
+_PURPOSE = "leases"  # see `disteval.world.attached.named_leader`
 _FILE = "leader.json"
 
 

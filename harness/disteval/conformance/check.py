@@ -48,10 +48,10 @@ from disteval.judging.retry import Try, doubt, settle
 from disteval.judging.session import Session
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
-from disteval.world.environment import refuse_worlds_of_each
 from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher, get_launcher
-from disteval.world.launchers.ray import RayLauncher, joined_ray
 from disteval.world.postmortem import first_line
+from disteval.world.ray import RayLauncher, joined_ray
+from disteval.world.world import refuse_worlds_of_each
 
 DEFAULT_WORLD_SIZES = (1, 2, 3, 4, 5)
 _AT_ONCE = 12  # one world of each size, and some whose ranks are lost, which mostly wait

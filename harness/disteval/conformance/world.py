@@ -12,8 +12,8 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError, describe_error
 from disteval.registry import get_backend_class
 from disteval.world import Launcher, World
-from disteval.world.launchers.local import LocalLauncher
-from disteval.world.launchers.ray import RayLauncher, cluster_cpus, joined_ray, share_of_cpu
+from disteval.world.launchers import LocalLauncher
+from disteval.world.ray import RayLauncher, cluster_cpus, joined_ray, share_of_cpu
 from disteval.world.world import BACKEND_SECONDS
 
 _LIBRARIES = ("torch", "torch.distributed", "jax", "tensorflow", "paddle")

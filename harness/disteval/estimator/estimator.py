@@ -21,8 +21,7 @@ from disteval.files import write_atomically
 from disteval.metrics.base import BaseMetric
 from disteval.traces.folder import Trace, as_folder
 from disteval.world import START_SECONDS, LocalLauncher, RayLauncher, World
-from disteval.world.environment import refuse_worlds_of_each
-from disteval.world.world import ONE_PROCESS
+from disteval.world.world import ONE_PROCESS, refuse_worlds_of_each
 
 _log = logging.getLogger("disteval.estimator")
 _PRELOAD = ("torch.distributed", "torch._dynamo")  # the first optimizer imports the latter

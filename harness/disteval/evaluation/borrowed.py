@@ -175,8 +175,8 @@ def _lender(
             if predictions is not None:
                 stack.enter_context(locked(predictions))
             channel = Channel(backend.world_size)
-            host = LOOPBACK if is_one_host else _address()
-            found = channel.listen(host) if backend.world_size > 1 else Address(host, 0, b"")
+            place = Address(LOOPBACK if is_one_host else _address())
+            found = channel.listen(place) if backend.world_size > 1 else place
             lender = Lender(
                 ledger,
                 timeout=leases.timeout,

@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, UsageError, WorldError
+from disteval.launched import Job
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.traces.folder import as_folder
 from disteval.world import (
-    OuterWorld,
     World,
     detect_outer_world,
     follow,
@@ -55,7 +55,7 @@ class Led(Generic[W]):
 
     sizes: Sequence[int]
     world: W | None = None
-    outer: OuterWorld | None = None
+    outer: Job | None = None
     trace: TraceFolder | None = None
     exit_code: int = 2
 

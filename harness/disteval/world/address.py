@@ -1,4 +1,4 @@
-"""The addresses of a world's hosts, and the one on which a leader listens for ranks of others."""
+"""The addresses of this host, and the one on which a leader listens for ranks of others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import ipaddress
 import os
 import platform
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from disteval.errors import UsageError
 from disteval.host import interfaces
@@ -19,25 +18,6 @@ _HINTS = ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 LOOPBACK = "127.0.0.1"
 
 _CHOOSE = "choose one with --interface NAME or ADDRESS, or with DISTEVAL_LEADER"
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """The hosts of a world.
-
-    Attributes:
-        leader: The address that the leader listens on.
-        ranks: Each rank's address, on which it may listen.
-        shared: Whether all ranks see the control directory.
-        port: The port that the leader listens on; 0 stands for any that is free.
-        key: The key of the world where the user chose it; otherwise the leader draws a new one.
-    """
-
-    leader: str
-    ranks: Sequence[str]
-    shared: bool = True
-    port: int = 0
-    key: bytes = field(default=b"", repr=False)
 
 
 def own_address(interface: str | None = None, environ: Mapping[str, str] = os.environ) -> str:

@@ -57,22 +57,22 @@ def folder(local: bool = False) -> Path:
 
 
 def create(
-    name: str = "", local: bool = False, keep: Callable[[Path], None] | None = None
+    path: Path | None = None, local: bool = False, keep: Callable[[Path], None] | None = None
 ) -> ControlDirectory:
-    """Make and lock an empty control directory in `folder`.
+    """Make and lock an empty control directory.
 
     Args:
-        name: The name under which ranks that somebody else has started look for it. A directory
-            that a dead leader has left there is removed. Empty stands for a name of its own.
+        path: Where ranks that somebody else has started look for it. A directory that a dead leader
+            has left there is removed. None stands for a new name in `folder`.
         local: As for `folder`.
         keep: Called with the path before the directory is made, so that whoever is to remove it
             after this process knows it, whenever that is killed.
 
     Raises:
-        WorldError: Another leader uses that name, or no private directory can be made.
+        WorldError: Another leader uses that path, or no private directory can be made.
     """
+    path = path or folder(local) / f"world-{secrets.token_hex(4)}"
     for _ in range(_ATTEMPTS):
-        path = folder(local) / (name or f"world-{secrets.token_hex(4)}")
         # A sweep or another leader's end may remove either directory at any moment.
         with suppress(FileNotFoundError):
             _make_folder(path.parent)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from disteval.launched import launched_job
 from disteval.world.channel.link import Address
-from disteval.world.environment import detect_outer_world
 from disteval.world.postmortem import exit_text
 from disteval.world.rank import serve
 from disteval.world.rank_files import rank_file
@@ -145,8 +145,8 @@ def main() -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how children end
     folder, *words = sys.argv[1:]
     # Under mpirun every rank has the same command, and its number is in the environment.
-    outer = None if words else detect_outer_world()
-    return become_rank(Path(folder), int(words[0]) if outer is None else outer.rank)
+    job = None if words else launched_job()
+    return become_rank(Path(folder), int(words[0]) if job is None else job.rank)
 
 
 def serve_and_become(descriptor: int, leader: int, libraries: Sequence[str]) -> NoReturn:

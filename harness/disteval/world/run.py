@@ -11,7 +11,7 @@ from disteval.errors import WorldError
 from disteval.world.channel.leader import OnNote, OnProgress
 from disteval.world.channel.link import why_unreachable
 from disteval.world.channel.messages import Hello, Note, Order, Progress, Reply, unpacked
-from disteval.world.postmortem import RankStatus, record_failure
+from disteval.world.postmortem import RankStatus, examine, record_failure
 
 if TYPE_CHECKING:
     from disteval.world.world import World
@@ -329,7 +329,7 @@ class TolerantRun(Run):
         for rank in [] if self._late else sorted(self._awaited):
             self._note(RankStatus(rank, end="had not reported before the end"))
         found = [RankStatus(rank, self._channel.hellos[rank]) for rank in sorted(self._there)]
-        self._launcher.examine(self._world._directory, found)
+        examine(self._world._directory, found)
         for status in found:
             status.end = "" if status.stopped else f"had not returned {grace:g} s after the end"
             self._note(status)

@@ -19,26 +19,30 @@ from typing import Any, Literal, TypeVar
 
 from disteval.arguments import check_count, check_function, check_seconds
 from disteval.contract import BaseDistBackend, Rendezvous
+from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.frames.tags import KEY_BYTES
+from disteval.launched import Job, launched_job
 from disteval.registry import get_backend_class
 from disteval.text import name_of
 from disteval.traces import Recorder
 from disteval.traces.folder import Offset, Trace, as_folder, category_of, own_clock
 from disteval.traces.reading import warn_of_unended
+from disteval.world.address import LOOPBACK
+from disteval.world.attached import START_SECONDS, OuterLauncher
 from disteval.world.channel.leader import Channel, OnNote, OnProgress
 from disteval.world.channel.link import Address, write_address
 from disteval.world.channel.messages import Order, Reply, packed
-from disteval.world.control_directory import ControlDirectory, sweep
-from disteval.world.environment import OuterWorld, refuse_worlds_of_each
+from disteval.world.control_directory import ControlDirectory, create, sweep
 from disteval.world.interrupts import interrupted_later
-from disteval.world.launchers import Launcher, OuterLauncher, get_launcher
+from disteval.world.launchers import Launcher, get_launcher
 from disteval.world.output_log import OutputLog
 from disteval.world.postmortem import (
     PostMortem,
     RankStatus,
     ask_for_calls,
     ended_itself,
+    examine,
     examine_elsewhere,
     exit_text,
     list_ranks,
@@ -48,9 +52,6 @@ from disteval.world.postmortem import (
 from disteval.world.processes import Processes
 from disteval.world.rank import Rank
 from disteval.world.run import Lends, Results, Run, TolerantRun
-
-START_SECONDS = 60.0
-"""Seconds that ranks get at least to start and to join; imports alone can take many."""
 
 BACKEND_SECONDS = 86_400.0
 """Seconds that a backend may wait for another rank by default: a day."""
@@ -171,9 +172,8 @@ class World:
         with interrupted_later():
             sweep()
             launcher.processes = Processes()
-            self._control = launcher.directory()
+            self._control = create(launcher.folder, keep=launcher.processes.keep)
             self._directory = self._control.path
-            launcher.processes.keep(self._directory)
             output_log = OutputLog(self._directory, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
             parts = os.getpid(), self._channel, launcher, output_log, self._control
@@ -205,10 +205,9 @@ class World:
         """Start the ranks, and wait for them unless each gets its order when it reports."""
         begin, notices = time.monotonic(), 0
         self._start_by = begin + self._start_seconds
-        self._hosts = self._launcher.prepare(self.world_size)
-        host = None if self._hosts.shared else self._hosts.leader
-        hosts = self._hosts
-        self._address = self._channel.listen(host, hosts.port, hosts.key, self._directory)
+        place = self._launcher.prepare(self.world_size)
+        self._on_one_host, place = place is None, place or Address(None)
+        self._address = self._channel.listen(replace(place, folder=str(self._directory)))
         write_address(self._directory, self._address)
         inside = self._launcher.start(self._directory, self.world_size, threads)
         if self._launcher.elastic:
@@ -236,9 +235,9 @@ class World:
                 launcher_log=self._launcher.log(),
             )  # fmt: skip
             raise WorldError(found, lost=ended)
-        if self.attached and not self._hosts.shared:
-            seen = [self._channel.hellos[rank].address for rank in range(self.world_size)]
-            self._hosts = replace(self._hosts, ranks=[own or self._hosts.leader for own in seen])
+        leader = self._address.host or LOOPBACK
+        seen = [self._channel.hellos[rank].address for rank in range(self.world_size)]
+        self._addresses = [own or leader for own in seen]
 
     def _ended(self) -> dict[int, str]:
         """Return the ranks that have ended, and how."""
@@ -281,7 +280,7 @@ class World:
     @classmethod
     def lead(
         cls: type[W],
-        outer: OuterWorld,
+        outer: Job,
         timeout: float = 20.0,
         interface: str | None = None,
         trace: Trace = None,
@@ -319,9 +318,9 @@ class World:
             )
         name = backend if isinstance(backend, str) else backend.__name__
         function = partial(Rank.load, backend=backend, path=sys.path)
-        hosts, seconds = self._hosts.ranks, self._start_seconds
+        seconds = self._start_seconds
         # Only rank 0's own host knows which port is free there.
-        self._port, *_ = self._order(f"load {name}", function, hosts, seconds)
+        self._port, *_ = self._order(f"load {name}", function, self._addresses, seconds)
 
     def join(
         self, backend: str | type[BaseDistBackend], backend_timeout: float = BACKEND_SECONDS
@@ -365,9 +364,8 @@ class World:
     def _meetings(self, backend_timeout: float) -> list[Rendezvous]:
         """Return the `Rendezvous` of each rank, in rank order."""
         self._channel.forget_values()
-        addresses = self._hosts.ranks
         path = None
-        if self._hosts.shared:
+        if self._on_one_host:
             self._rendezvous_count += 1
             path = self._directory / f"rendezvous-{self._rendezvous_count}"
             path.mkdir(mode=0o700)
@@ -375,8 +373,8 @@ class World:
         in_processes = self.own_processes or self.attached
         key = secrets.token_bytes(KEY_BYTES) if in_processes else b""
         return [
-            Rendezvous(path, addresses[0], self._port, backend_timeout, own_host=own_host, key=key)
-            for own_host in addresses
+            Rendezvous(path, self._addresses[0], self._port, backend_timeout, own_host=own, key=key)
+            for own in self._addresses
         ]
 
     def leave(self) -> None:
@@ -457,7 +455,7 @@ class World:
         """
         self._lender = lender
         if named is not None:
-            self._address = self._channel.listen(named.host, named.port, named.key)
+            self._address = self._channel.listen(named)
 
     @contextmanager
     def announced(self, path: Path) -> Iterator[None]:
@@ -557,9 +555,8 @@ class World:
         ranks = [RankStatus(r, hellos.get(r), replies.get(r)) for r in range(self.world_size)]
         for rank, how in lost.items():
             ranks[rank].end = how or self._how_lost(rank)
-        if self.attached and not self._hosts.shared:
-            examine_elsewhere(self._channel, ranks)
-        self._launcher.examine(self._directory, ranks)
+        examine_elsewhere(self._channel, ranks)
+        examine(self._directory, ranks)
         ask_for_calls(self._channel, ranks)
         return ranks
 
@@ -581,7 +578,7 @@ class World:
 
     def _looked_at(self, status: RankStatus) -> RankStatus:
         """Add what can be seen of a rank from outside."""
-        self._launcher.examine(self._directory, [status])
+        examine(self._directory, [status])
         return status
 
     def close(self, exit_code: int = 0) -> None:
@@ -599,7 +596,7 @@ class World:
                 deadline = time.monotonic() + _LEAVE_SECONDS + _SECONDS_PER_RANK * self.world_size
                 for rank in [0] if self.attached else range(self.world_size):
                     self._launcher.how_ended(rank, max(0.0, deadline - time.monotonic()))
-                if self._place is not None and self._hosts.shared and not self.attached:
+                if self._place is not None and self._on_one_host and not self.attached:
                     warn_of_unended(pickle.loads(self._place))
         finally:
             if self.is_open or not self.attached:
@@ -643,6 +640,22 @@ class World:
             self.close()
         else:
             self._close_after(error)
+
+
+def refuse_worlds_of_each(remedy: str) -> None:
+    """Refuse to start ranks in each of several processes that a launcher has started.
+
+    A rank of a world may start another world: its function was written to run in each rank.
+
+    Args:
+        remedy: What the caller can do instead, as sentences.
+
+    Raises:
+        UsageError: Says who started this process; or the launcher's variables are wrong.
+    """
+    job = None if is_rank_of_world() else launched_job()
+    if job is not None and job.world_size > 1:
+        raise UsageError(f"{job}; each of them would start ranks of its own. {remedy}")
 
 
 def check_world_size(backend: type[BaseDistBackend], world_size: int) -> None:

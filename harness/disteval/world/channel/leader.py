@@ -15,6 +15,7 @@ import termios
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -243,20 +244,11 @@ class Channel:
         self._keys: dict[socket.socket, bytes] = {}  # of each socket that listens
         self._visitors: dict[Visitor, None] = {}  # the oldest first
 
-    def listen(
-        self, host: str | None, port: int = 0, key: bytes = b"", directory: Path | None = None
-    ) -> Address:
-        """Listen for ranks; there may be several addresses.
-
-        Args:
-            host: The address to listen on. None listens in a control directory, for ranks of this
-                host alone.
-            port: The port at that address; 0 stands for any that is free.
-            key: The key of these ranks; if it is empty, a new one is drawn.
-            directory: The control directory, if there is one.
+    def listen(self, place: Address) -> Address:
+        """Listen for ranks, at one of several places, and return it with its port and key.
 
         Raises:
-            WorldError: It can't listen at that address, or not for so many ranks.
+            WorldError: It can't listen there, or not for so many ranks.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit != resource.RLIM_INFINITY and self._world_size > limit:  # before any is started
@@ -264,11 +256,10 @@ class Channel:
                 f"{self._world_size} ranks need a connection to the leader each, which may have "
                 f"{limit} open files; start fewer ranks, or raise the limit with `ulimit -n`"
             )
-        listener, key = _listen(host, port, directory), key or secrets.token_bytes(32)
+        listener, key = _listen(place), place.key or secrets.token_bytes(32)
         self._keys[listener] = key
         self._selector.register(listener, selectors.EVENT_READ)
-        port = listener.getsockname()[1] if host else 0
-        return Address(host, port, key, str(directory or ""))
+        return replace(place, port=listener.getsockname()[1] if place.host else 0, key=key)
 
     def wait_for_ranks(self, inside: Sequence[Connection], give_up: Callable[[], bool]) -> bool:
         """Wait until every rank has reported, and return True, or until ``give_up()`` is true.
@@ -517,20 +508,20 @@ def _complete(message: Any, connection: socket.socket) -> Hello:
     return hello._replace(pid=pid, machine="") if pid and pid != os.getpid() else hello
 
 
-def _listen(host: str | None, port: int, directory: Path | None) -> socket.socket:
-    if host is not None:
+def _listen(place: Address) -> socket.socket:
+    if place.host is not None:
+        at = place.host, place.port
         try:
-            listener = socket.create_server((host, port), backlog=socket.SOMAXCONN)
+            listener = socket.create_server(at, backlog=socket.SOMAXCONN)
         except OSError as error:
             raise WorldError(
-                f"the leader can't listen at {host}:{port} ({error.strerror}); choose another port "
-                f"or address, or end the process that uses it"
+                f"the leader can't listen at {at[0]}:{at[1]} ({error.strerror}); choose another "
+                f"port or address, or end the process that uses it"
             ) from error
     else:
-        assert directory is not None
         listener = socket.socket(socket.AF_UNIX)
-        with opened(directory) as descriptor:
-            listener.bind(unix_address(directory, descriptor))
+        with opened(Path(place.folder)) as descriptor:
+            listener.bind(unix_address(Path(place.folder), descriptor))
         listener.listen(socket.SOMAXCONN)
     listener.setblocking(False)
     return listener

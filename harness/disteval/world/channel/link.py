@@ -68,14 +68,14 @@ class Address:
 
     Attributes:
         host: The leader's IPv4 address; None stands for a Unix socket in ``folder``.
-        port: The port at that address.
-        key: The key.
+        port: The port at that address; 0 stands for any that is free, where nobody listens yet.
+        key: The key; an empty one stands for a new one, where nobody listens yet.
         folder: The control directory of the leader, which other hosts need not see.
     """
 
     host: str | None
-    port: int
-    key: bytes = field(repr=False)
+    port: int = 0
+    key: bytes = field(default=b"", repr=False)
     folder: str = ""
 
     def dump(self) -> str:

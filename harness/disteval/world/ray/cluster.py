@@ -46,7 +46,7 @@ _directory: ControlDirectory | None = None  # of a Ray that this module has star
 _processes: Processes | None = None
 
 
-_HEAD = import_code("sys.argv[1]", "disteval.world.launchers.ray.cluster import serve_head") + (
+_HEAD = import_code("sys.argv[1]", "disteval.world.ray.cluster import serve_head") + (
     "serve_head(sys.argv[2])"
 )
 
@@ -176,7 +176,9 @@ def _start(ray: Any) -> None:
         _processes = Processes()
         # A short name, since the paths of Ray's sockets have at most 107 characters.
         name = f"ray-{secrets.token_hex(3)}"
-        _directory = control_directory.create(name, keep=_processes.keep)
+        _directory = control_directory.create(
+            control_directory.folder() / name, keep=_processes.keep
+        )
     _make_token(_directory.path)
     address, output = _directory.path / "address", _directory.path / "output"
     command = [sys.executable, "-c", _HEAD, import_path(), str(_directory.path)]

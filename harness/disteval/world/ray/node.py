@@ -13,14 +13,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from disteval.world.channel.link import Address
 from disteval.world.control_directory import opened
-from disteval.world.postmortem import RankStatus, examine
 from disteval.world.rank_process import become_rank
 
 _LOOK_SECONDS = 0.25
@@ -62,16 +60,8 @@ class RankActor:
             remove()
 
 
-def examine_here(name: str, ranks: Sequence[RankStatus]) -> Sequence[RankStatus]:
-    """Return the statuses of ranks of this node, with what their files and processes show."""
-    examine(_directory_here(name), ranks)
-    return ranks
-
-
-def clean_up_here(name: str, pids: Sequence[int]) -> None:
-    """Kill the processes of a world on this node, and remove its directory."""
-    for pid in pids:
-        kill_rank(pid)
+def clean_up_here(name: str) -> None:
+    """Remove the directory of a world on this node."""
     shutil.rmtree(_directory_here(name), ignore_errors=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from disteval.errors import UsageError, WorldError
-from disteval.world.launchers.ray import cluster
+from disteval.world.ray import cluster
 
 _STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 _FINEST = 1e-4  # Ray counts CPUs no finer

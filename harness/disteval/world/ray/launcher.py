@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,25 +15,22 @@ from typing import Any, TypeVar
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.host import available_cores, thread_variables
-from disteval.world.address import LOOPBACK, Hosts
-from disteval.world.channel.link import read_address
-from disteval.world.launchers.base import Launcher
-from disteval.world.launchers.ray import cluster
-from disteval.world.launchers.ray.node import (
+from disteval.world.channel.link import Address, read_address
+from disteval.world.launchers import Launcher, register_launcher
+from disteval.world.postmortem import exit_text
+from disteval.world.ray import cluster
+from disteval.world.ray.node import (
     Leader,
     RankActor,
     clean_up_here,
-    examine_here,
     is_rank,
     kill_rank,
 )
-from disteval.world.launchers.ray.room import Room
-from disteval.world.postmortem import RankStatus, exit_text
+from disteval.world.ray.room import Room
 
 T = TypeVar("T")
 
 _ANSWER_SECONDS = 1.0
-_EXAMINE_SECONDS = 10.0
 _CLEAN_UP_SECONDS = 5.0
 _TERMINATE_SECONDS = 10.0
 _END_SECONDS = 5.0
@@ -41,6 +38,7 @@ _KILL_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 
 
+@register_launcher
 class RayLauncher(Launcher):
     """Starts every rank as an actor in a placement group of a Ray cluster.
 
@@ -101,7 +99,7 @@ class RayLauncher(Launcher):
         if self._gpus is None:
             self._gpus = int(backend.devices == "cuda")
 
-    def prepare(self, world_size: int) -> Hosts:
+    def prepare(self, world_size: int) -> Address | None:
         """Join the cluster, and wait until it has room for the ranks."""
         cluster.join(self._address)
         self._joined = True
@@ -115,9 +113,8 @@ class RayLauncher(Launcher):
             self._nodes = self._room.reserve(world_size, self._gpus or 0)
         may_grow = self.elastic and not cluster.started_here()
         if all(node["NodeID"] == self._here for node in self._nodes) and not may_grow:
-            return Hosts(LOOPBACK, [LOOPBACK] * world_size)
-        addresses = [node["NodeManagerAddress"] for node in self._nodes]
-        return Hosts(own["NodeManagerAddress"], addresses, shared=False)
+            return None
+        return Address(own["NodeManagerAddress"])
 
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the actors; the one call of each lasts as long as the world."""
@@ -174,24 +171,13 @@ class RayLauncher(Launcher):
         found = ((rank, self.how_ended(rank)) for rank in range(len(self._ends)))
         return "\n".join(f"rank {rank}: {how}" for rank, how in found if how)
 
-    def examine(self, directory: Path, ranks: Sequence[RankStatus]) -> None:
-        """Examine the ranks of this node, and have the other nodes examine theirs."""
-        of_rank = {status.rank: status for status in ranks}
-        for there, seen in self._ask_other_nodes(examine_here, of_rank, _EXAMINE_SECONDS):
-            for place, status in enumerate(there):
-                if seen is None:
-                    status.unseen = "its node could not be asked what it was doing"
-                else:
-                    vars(status).update(vars(seen[place]))
-        super().examine(directory, [status for status in ranks if self._is_here(status.rank)])
-
     def end(self, pids: Mapping[int, int]) -> None:
         """Kill every actor, remove its files on other nodes, and remove the placement group."""
         if not self._joined:
             return
         patience = 0.0
         if cluster.import_ray().is_initialized():  # at Python's end it may have been left already
-            cluster.bounded(lambda: self._terminate_by_ray(pids), _TERMINATE_SECONDS)
+            cluster.bounded(self._terminate_by_ray, _TERMINATE_SECONDS)
             patience = _KILL_SECONDS
         begin = time.monotonic()
         left = [pid for rank, pid in pids.items() if self._is_here(rank)]
@@ -205,12 +191,12 @@ class RayLauncher(Launcher):
         self._reset()
         cluster.leave()
 
-    def _terminate_by_ray(self, pids: Mapping[int, int]) -> None:
+    def _terminate_by_ray(self) -> None:
         all_left = self._all_left()
         for actor in self._actors:
             cluster.import_ray().kill(actor)
         if not all_left:
-            self._ask_other_nodes(clean_up_here, pids, _CLEAN_UP_SECONDS)
+            self._clean_up_nodes()
         self._room.release()
 
     def _all_left(self) -> bool:
@@ -224,29 +210,14 @@ class RayLauncher(Launcher):
     def _is_here(self, rank: int) -> bool:
         return bool(self._nodes[rank]["NodeID"] == self._here)
 
-    def _ask_other_nodes(
-        self, function: Callable[..., Any], of_rank: Mapping[int, T], seconds: float
-    ) -> list[tuple[list[T], Any]]:
-        """Call ``function(name, there)`` on each other node, with what belongs to its ranks.
-
-        Returns:
-            For each node what belongs to its ranks, and the answer; None if it gave none in time.
-        """
-        ray = cluster.import_ray()
+    def _clean_up_nodes(self) -> None:
+        """Remove what ranks that were killed have left on other nodes."""
         nodes = {node["NodeID"]: node for node in [*self._former, *self._nodes]}
         nodes.pop(self._here, None)
-        ranks: dict[str, list[int]] = {name: [] for name in nodes}
-        for rank in filter(lambda rank: not self._is_here(rank), of_rank):
-            ranks[self._nodes[rank]["NodeID"]].append(rank)
-        there = {name: [of_rank[rank] for rank in found] for name, found in ranks.items()}
-        answering = [name for name, node in nodes.items() if _answers(node)]
-        tasks = [_on(nodes[n], function).remote(self._name, there[n]) for n in answering]
-        answers = {}
-        deadline = time.monotonic() + seconds
-        for name, task in zip(answering, tasks, strict=True):
-            with suppress(ray.exceptions.RayError):
-                answers[name] = ray.get(task, timeout=max(0.0, deadline - time.monotonic()))
-        return [(found, answers.get(name)) for name, found in there.items()]
+        there = [_on(node, clean_up_here) for node in nodes.values() if _answers(node)]
+        tasks = [clean_up.remote(self._name) for clean_up in there]
+        if tasks:
+            cluster.import_ray().wait(tasks, num_returns=len(tasks), timeout=_CLEAN_UP_SECONDS)
 
 
 def _on(node: dict[str, Any], function: Callable[..., Any]) -> Any:
