@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import stat
@@ -20,7 +19,6 @@ from disteval.contract import Rendezvous
 from disteval.errors import HarnessError
 from disteval.frames import ALIGNMENT
 
-from disteval_backends._deadline import Deadline
 from disteval_backends._host_arrays import Bytes
 
 # From 512 KiB on, MLX sends in both directions over each connection.
@@ -41,37 +39,31 @@ class Ring:
     Args:
         group: MLX's group; None for a ring of one.
         connections: Handles of its connections in this process.
-        seconds: The time that a collective may take.
     """
 
     def __init__(
-        self,
-        group: mx.distributed.Group | None,
-        connections: list[socket.socket],
-        seconds: float,
+        self, group: mx.distributed.Group | None, connections: list[socket.socket]
     ) -> None:
         self.rank = group.rank() if group else 0
         self.world_size = group.size() if group else 1
         self.group = group
         self._connections = connections
-        self._seconds = seconds
         self._why_closed = ""
         for connection in connections:
             # If the program has begun another collective, a thread of MLX may have to send, too.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _POLL)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _POLL)
-        self._deadline = Deadline(seconds, self._expire)
 
     @classmethod
     def join(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> Ring:
         """Join a ring whose ranks exchange their addresses first."""
         if world_size == 1:
-            return cls(None, [], rendezvous.timeout)
-        return cls(*_join(rank, world_size, rendezvous), rendezvous.timeout)
+            return cls(None, [])
+        return cls(*_join(rank, world_size, rendezvous))
 
     @classmethod
     def of_launcher(cls) -> Ring | None:
-        """Return the ring of the ranks that ``mlx.launch`` has started, if it has; no wait ends."""
+        """Return the ring of the ranks that ``mlx.launch`` has started, if it has."""
         if not {"MLX_RANK", "MLX_HOSTFILE"} <= os.environ.keys():
             return None
         text = Path(os.environ["MLX_HOSTFILE"]).read_text().strip()
@@ -80,7 +72,7 @@ class Ring:
         group = mx.distributed.init(strict=True, backend="ring")
         nodes = [{_address(each) for each in node} for node in json.loads(text)]
         own, right = nodes[group.rank()], nodes[(group.rank() + 1) % len(nodes)]
-        return cls(group, _connections(own, right), math.inf)
+        return cls(group, _connections(own, right))
 
     def all_gather(self, mine: Bytes) -> Bytes:
         """Gather arrays of one length, a row for each rank."""
@@ -106,7 +98,6 @@ class Ring:
 
     def leave(self) -> None:
         """Close the connections; MLX itself keeps the ring for as long as the process lives."""
-        self._deadline.close()
         self._close("this rank has left it")
         self.group = None
 
@@ -118,17 +109,15 @@ class Ring:
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
-        """End the body with an error after the timeout, and the ring after any error."""
+        """End the ring after any error in the body."""
         if self._why_closed:
             raise HarnessError(
                 f"MLX's ring is closed, because {self._why_closed}; start the ranks again"
             )
         try:
-            with self._deadline, self._asleep():
+            with self._asleep():
                 yield
         except BaseException as error:
-            if self._why_closed:
-                raise TimeoutError(self._why_closed) from error
             self._close(f"a collective failed with {error!r}")
             raise
 
@@ -139,9 +128,6 @@ class Ring:
         yield
         for connection in self._connections:
             connection.setblocking(False)
-
-    def _expire(self) -> None:
-        self._close(f"a rank did not come to a collective within {self._seconds:g} s")
 
     def _close(self, why: str) -> None:
         self._why_closed = self._why_closed or why

@@ -21,7 +21,8 @@ class MLXDist(HostArrayDist):
 
     library: ClassVar[str] = "mlx"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        joins_again=No("MLX keeps its first ring for as long as the process lives")
+        bounded_waits=No("MLX's ring waits for a rank without a limit"),
+        joins_again=No("MLX keeps its first ring for as long as the process lives"),
     )
     preload: ClassVar[tuple[str, ...]] = ("mlx.core",)
 

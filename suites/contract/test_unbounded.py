@@ -18,7 +18,7 @@ def _wait_for_rank_1(backend: Any) -> None:
     backend.all_gather_object(1)
 
 
-@pytest.mark.parametrize("name", each("tf_collective"))
+@pytest.mark.parametrize("name", each("tf_collective", "mlx"))
 def test_a_rank_that_never_comes_is_shown_after_the_worlds_timeout(name: str) -> None:
     assert not get_backend_class(name).capabilities.bounded_waits
     with World(name, 3) as world, pytest.raises(WorldError) as caught:

@@ -66,4 +66,4 @@ def limit_messages(patched: pytest.MonkeyPatch, most: int) -> None:
 
 def fork_servers() -> set[int]:
     """Return the processes that local ranks of this process are forked off."""
-    return {one.pid for group in processes._kept.forking for one in group.servers}
+    return {one.pid for group in processes._kept.forking.values() for one in group}

@@ -13,12 +13,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from disteval.errors import WorldError
 from disteval.files import Lock, whose
@@ -30,6 +32,17 @@ _REMEDY = (
     "remove it if it is yours, or set DISTEVAL_CONTROL_DIR or TMPDIR to a folder that only you "
     "can write to"
 )
+
+
+STACK_SIGNAL = signal.SIGUSR1
+"""The signal at which a rank writes its stacks to its file."""
+
+Kind = Literal["collectives", "stack", "out", "ended", "ended.part"]
+
+
+def rank_file(directory: Path, rank: int, kind: Kind) -> Path:
+    """Return where a rank logs its collectives, writes its stacks or output, or how it ended."""
+    return directory / f"rank-{rank}.{kind}"
 
 
 class ControlDirectory:
@@ -101,22 +114,17 @@ def _take(path: Path) -> ControlDirectory | None:
 def open_private(path: Path) -> int:
     """Open a directory that this user alone may enter, and return the descriptor.
 
-    If it lies in a folder of control directories, that folder is checked in the same way.
+    If it lies in a folder of control directories, that folder is checked in the same way; nobody
+    else can then give its name to another directory.
 
     Raises:
         FileNotFoundError: It does not exist.
         WorldError: It is a link or no directory, belongs to another user, or lets others in.
     """
     if path.parent.name == folder().name:
-        with opened(path.parent) as parent:
-            return _open(path, path.name, parent)
-    return _open(path, str(path), None)
-
-
-def _open(path: Path, name: str, parent: int | None) -> int:
-    """Open a directory by its name in an open one, or by its path."""
+        os.close(open_private(path.parent))
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise
     except OSError as error:

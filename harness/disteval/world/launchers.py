@@ -112,7 +112,7 @@ class Launcher(ABC):
         """End every process in bounded time.
 
         Args:
-            pids: The process id of each rank that has reported.
+            pids: The process id of each rank on this machine that has reported.
         """
         more = _SECONDS_PER_RANK * max(len(pids), len(self.processes))
         self.processes.end(_TERMINATE_SECONDS + more)
@@ -215,8 +215,9 @@ class LocalLauncher(ProcessLauncher):
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """See `ProcessLauncher.start`; the ranks are forked off servers where that is safe."""
         variables = self.variables(world_size, threads)
-        found = find_servers(self._preload or (), variables, world_size) if self._forks else None
-        if found is None or not found.are_usable():
+        found = find_servers(self._preload or (), variables, world_size) if self._forks else []
+        safe = [server.is_safe() for server in found]  # each that is not safe ends
+        if not (safe and all(safe)):
             return super().start(directory, world_size, threads)
         self._log = directory / "launcher.log"
         self.processes.fork(found, world_size, variables)

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from disteval.text import visible
-from disteval.world.rank_files import rank_file
+from disteval.world.control_directory import rank_file
 
 _LOGGER = logging.getLogger("disteval.world.ranks")
 _SECONDS = 0.1

@@ -21,7 +21,7 @@ from disteval.traces.torch_calls import Call, Parting, describe_last, find_parti
 from disteval.world.channel.leader import Channel
 from disteval.world.channel.messages import Examine, Frame, Hello, Reply
 from disteval.world.collective_log import NOWHERE, Position, read_position
-from disteval.world.rank_files import STACK_SIGNAL, Kind, rank_file
+from disteval.world.control_directory import STACK_SIGNAL, Kind, rank_file
 
 _STACK_SECONDS = 2.0
 _POLL_SECONDS = 0.02
@@ -33,7 +33,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')  # as faulthandler
 _OWN = {("world", "rank.py", "carry_out"), ("world", "rank.py", "run")}
 # What threads do that wait in every rank alike: for orders, for the end of Ray's node.
 _IDLE = {
-    ("channel", "link.py", "_watch"), ("ray", "node.py", "watch"),
+    ("channel", "link.py", "_watch"), ("ray", "launcher.py", "watch"),
     ("world", "rank_process.py", "_end_with"),
 }  # fmt: skip
 _IDLE_FILES = {"gc_collect_manager.py"}  # of Ray

@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from disteval.errors import WorldError
 from disteval.world import supervisor
-from disteval.world.interrupts import interrupted_later
 from disteval.world.rank_process import IMPORTED, import_code, import_path
 
 _LOGGER = logging.getLogger("disteval.world")
@@ -38,6 +38,26 @@ _READ_LATE = ("DISTEVAL_", "PYTEST_CURRENT_TEST")  # no library reads these as i
 _CODE = import_code("sys.argv[1]", "disteval.world.rank_process import serve_and_become") + (
     "serve_and_become(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])"
 )
+
+
+@contextlib.contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the block, after which the started process can be ended.
+
+    Only the main thread is ever interrupted, so elsewhere this does nothing.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    pressed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
 
 
 class _Link:
@@ -188,58 +208,40 @@ def _supervise(servers: Sequence[_Server], folder: Path | None) -> list[_Link]:
         return [_Link(ours, pid) for (ours, _), pid in zip(pairs, pids, strict=True)]
 
 
-class ForkServers:
-    """Servers that have imported what ranks need, all with the same environment."""
-
-    def __init__(self, key: Any, libraries: Sequence[str], variables: dict[str, str]) -> None:
-        self.key, self._libraries, self._variables = key, libraries, variables
-        self.servers: list[_Server] = []
-        self._lock = threading.Lock()
-
-    def start(self, world_size: int) -> None:
-        """Start the servers that a world of so many ranks needs, as far as they have not started.
-
-        Raises:
-            OSError: They can't be started.
-        """
-        with self._lock:
-            while len(self.servers) < min(world_size, _SERVERS):
-                self.servers.append(_Server((IMPORTED, *self._libraries), self._variables))
-
-    def are_usable(self) -> bool:
-        """Return whether a world can be forked; wait until the servers have imported."""
-        found = [server.is_safe() for server in self.servers]  # each that is not is asked, and ends
-        return all(found)
-
-    def are_lost(self) -> bool:
-        """Return whether a server has ended."""
-        return any(server.has_ended() for server in self.servers)
-
-
 class _Kept:
-    """The servers that this process keeps for its next worlds, those used last at the end."""
+    """The servers that this process keeps for its next worlds.
+
+    Attributes:
+        forking: Those that have imported what ranks need, by what they need to be alike in; those
+            used last come last.
+        bare: Those without libraries, by user.
+    """
 
     def __init__(self) -> None:
-        self.forking: list[ForkServers] = []
+        self.forking: dict[Any, list[_Server]] = {}
         self.bare: dict[Any, _Server] = {}
         self._lock = threading.Lock()
         self._warned = False
         # Created with this module, so at the end of Python it is called after those of all worlds.
         weakref.finalize(self, _close_all, self.forking, self.bare)
 
-    def find(self, libraries: Sequence[str], variables: dict[str, str]) -> ForkServers:
-        """Return the servers that fit, which may not have started yet."""
+    def find(
+        self, libraries: Sequence[str], variables: dict[str, str], world_size: int
+    ) -> list[_Server]:
+        """Return the servers that fit, as many as a world needs; they may still import."""
         read = {k: v for k, v in variables.items() if not k.startswith(_READ_LATE)}
-        key = tuple(libraries), read, import_path(), _user()
+        key = tuple(libraries), tuple(sorted(read.items())), import_path(), _user()
         with self._lock:
-            found = next((one for one in self.forking if one.key == key), None)
-            if found is None or found.are_lost():
-                found = ForkServers(key, libraries, variables)
-            others = [one for one in self.forking if one.key != key]
+            found = self.forking.pop(key, [])
+            if any(server.has_ended() for server in found):
+                found = []
+            self.forking[key] = found
+            while len(found) < min(world_size, _SERVERS):
+                found.append(_Server((IMPORTED, *libraries), variables))
             # Those that are left out end with the worlds that use them.
-            self.forking[:] = [*others[1 - _MOST_KEPT :], found]
-            for server in [server for one in others[: 1 - _MOST_KEPT] for server in one.servers]:
-                _Link.close(server)
+            while len(self.forking) > _MOST_KEPT:
+                for server in self.forking.pop(next(iter(self.forking))):
+                    _Link.close(server)
         return found
 
     def supervise(self) -> _Link | None:
@@ -280,15 +282,18 @@ class Processes:
     def announce(self, path: Path, text: str) -> None:
         """Write a file of mode 600, which is removed at the latest when this process is gone.
 
+        Nobody sees it before it is whole.
+
         Raises:
             OSError: It can't be written.
         """
-        given = str(path.absolute()), text
+        path = path.absolute()
         if self._bare is not None:
-            with contextlib.suppress(ConnectionError):  # somebody may have killed the helper
-                self._bare.answer(self._bare.send(["announce", *given]))
-                return
-        supervisor.announce(*given)
+            self._bare.send(["announce", str(path), text])
+        draft = Path(f"{path}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        draft.rename(path)
 
     def start(self, command: Sequence[str], variables: dict[str, str], output: Path) -> None:
         """Start a command, and add its output to a file.
@@ -301,7 +306,7 @@ class Processes:
         order = ["start", list(command), variables, str(output.absolute())]
         self._started.append((self._bare, self._bare.answer(self._bare.send(order))))
 
-    def fork(self, servers: ForkServers, world_size: int, variables: dict[str, str]) -> None:
+    def fork(self, servers: Sequence[_Server], world_size: int, variables: dict[str, str]) -> None:
         """Fork the ranks of the world.
 
         Raises:
@@ -311,7 +316,7 @@ class Processes:
         path = import_path().splitlines()[1:]
         asked: list[tuple[_Link, int]] = []
         try:
-            self._forking = _supervise(servers.servers[:world_size], self._folder)
+            self._forking = _supervise(servers[:world_size], self._folder)
             for rank in range(world_size + _AT_ONCE):
                 if rank < world_size:
                     link = self._forking[rank % _SERVERS]
@@ -375,29 +380,26 @@ class Processes:
 
 def find_servers(
     libraries: Sequence[str], variables: dict[str, str], world_size: int
-) -> ForkServers | None:
-    """Return servers for the ranks of a world, which may still import; None where there are none.
+) -> list[_Server]:
+    """Return servers for the ranks of a world, which may still import; nothing if there are none.
 
     Args:
         libraries: The modules that ranks may import before they are forked.
         variables: The environment of the ranks.
         world_size: The number of ranks.
     """
-    if not sys.platform.startswith("linux"):
-        return None
-    with contextlib.suppress(OSError):  # the working folder was removed, for example
-        servers = _kept.find(libraries, variables)
-        servers.start(world_size)
-        return servers
-    return None
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError):  # the working folder was removed, for example
+            return _kept.find(libraries, variables, world_size)
+    return []
 
 
 def _user() -> Any:
     return os.getuid(), os.geteuid(), os.getgid(), os.getegid(), tuple(os.getgroups())
 
 
-def _close_all(forking: list[ForkServers], bare: dict[Any, _Server]) -> None:
-    servers = [server for group in forking for server in group.servers] + [*bare.values()]
+def _close_all(forking: dict[Any, list[_Server]], bare: dict[Any, _Server]) -> None:
+    servers = [*chain(*forking.values()), *bare.values()]
     for server in servers:
         _Link.close(server)
     for server in servers:

@@ -35,8 +35,8 @@ from disteval.traces.torch_calls import tell_calls, trace_calls
 from disteval.world.channel import messages
 from disteval.world.channel.link import Address, Link, WatchedLink, connect
 from disteval.world.collective_log import LoggedBackend
+from disteval.world.control_directory import STACK_SIGNAL, rank_file
 from disteval.world.postmortem import examine
-from disteval.world.rank_files import STACK_SIGNAL, rank_file
 
 _LEAVE_SECONDS = 60.0
 

@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 
 from disteval.launched import launched_job
 from disteval.world.channel.link import Address
+from disteval.world.control_directory import rank_file
 from disteval.world.postmortem import exit_text
 from disteval.world.rank import serve
-from disteval.world.rank_files import rank_file
 from disteval.world.supervisor import killed_with_parent, name_process
 from disteval.world.supervisor import serve as serve_leader
 

@@ -62,20 +62,6 @@ class RankToBe(NamedTuple):
     path: list[str]
 
 
-class Announced(NamedTuple):
-    """A file that says where a leader listens.
-
-    Attributes:
-        path: The file.
-        number: Its inode's.
-        written: When it was written, in nanoseconds.
-    """
-
-    path: str
-    number: int
-    written: int
-
-
 class Helper:
     """A server, and in each process that it forks for a world that world's supervisor.
 
@@ -92,7 +78,7 @@ class Helper:
         with suppress(AttributeError, OSError):  # another system, an old one, or it is gone
             self._leader = os.pidfd_open(leader)
         self._supervises, self._folder = False, ""
-        self._announced = list[Announced]()
+        self._announced = dict[str, str]()  # where the leader listens, by file
         self._prepares = prepares
         self._spare: tuple[int, socket.socket] | None = None  # the supervisor of the next world
         self._begin()
@@ -120,7 +106,7 @@ class Helper:
                 elif what == "keep":
                     (self._folder,), answer = given, True
                 elif what == "announce":
-                    self._announced.append(announce(*given))
+                    self._announced |= [given]
                     answer = True
                 elif what == "start":
                     answer = self._start(*given)
@@ -135,8 +121,7 @@ class Helper:
             if answer is not None:
                 self.tell(number, answer)
         if self._supervises:
-            for announced in self._announced:
-                _withdraw(announced)
+            self._withdraw()
             self._kill_all()
             deadline = time.monotonic() + KILL_SECONDS
             # Another supervisor of the world may be about it, before all ranks of this one ended.
@@ -284,6 +269,14 @@ class Helper:
             finally:
                 os._exit(127)
         return pid
+
+    def _withdraw(self) -> None:
+        """Remove the files in which the leader has announced itself, unless another has by now."""
+        for path, text in self._announced.items():
+            with suppress(OSError):
+                Path(f"{path}.{self._leader_pid}").unlink(missing_ok=True)  # it was killed then
+                if Path(path).read_text(errors="replace") == text:
+                    Path(path).unlink()
 
     def _end(self, grace: float, number: int) -> bool:
         """End all processes: ask those that were started by a signal, and kill what is left then.
@@ -465,25 +458,6 @@ def _parents() -> dict[int, int]:
 def _prctl(option: int, value: int | bytes) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def announce(path: str, text: str) -> Announced:
-    """Write a file of mode 600, which nobody sees before it is whole."""
-    draft = Path(f"{path}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    found = draft.stat()
-    draft.rename(path)
-    return Announced(path, found.st_ino, found.st_mtime_ns)
-
-
-def _withdraw(announced: Announced) -> None:
-    """Remove a file that was announced, unless it is gone, or another leader's by now."""
-    path = Path(announced.path)
-    with suppress(OSError):
-        found = path.lstat()
-        if (found.st_ino, found.st_mtime_ns) == announced[1:]:
-            path.unlink()
 
 
 def _remove(folder: str) -> bool:

@@ -22,6 +22,7 @@ from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.frames.tags import KEY_BYTES
+from disteval.host import this_machine
 from disteval.launched import Job, launched_job
 from disteval.registry import get_backend_class
 from disteval.text import name_of
@@ -34,7 +35,6 @@ from disteval.world.channel.leader import Channel, OnNote, OnProgress
 from disteval.world.channel.link import Address, write_address
 from disteval.world.channel.messages import Order, Reply, packed
 from disteval.world.control_directory import ControlDirectory, create, sweep
-from disteval.world.interrupts import interrupted_later
 from disteval.world.launchers import Launcher, get_launcher
 from disteval.world.output_log import OutputLog
 from disteval.world.postmortem import (
@@ -49,7 +49,7 @@ from disteval.world.postmortem import (
     of_order,
     record_failure,
 )
-from disteval.world.processes import Processes
+from disteval.world.processes import Processes, interrupted_later
 from disteval.world.rank import Rank
 from disteval.world.run import Lends, Results, Run, TolerantRun
 
@@ -696,7 +696,8 @@ def _end(
         return
     with interrupted_later():
         channel.close()
-        launcher.end({rank: hello.pid for rank, hello in channel.hellos.items()})
+        here = [h for h in channel.hellos.items() if h[1].machine in ("", this_machine())]
+        launcher.end({rank: hello.pid for rank, hello in here})
         output_log.close()
         control.remove()
         launcher.processes.close()

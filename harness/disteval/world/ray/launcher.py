@@ -1,34 +1,35 @@
-"""The launcher whose ranks are actors on a Ray cluster."""
+"""The launcher whose ranks are actors on a Ray cluster, and the code that runs on its nodes.
+
+Ranks on the leader's own node use its control directory. Ranks on another node share a directory
+there, in the folder of Ray's session.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.host import available_cores, thread_variables
 from disteval.world.channel.link import Address, read_address
+from disteval.world.control_directory import opened
 from disteval.world.launchers import Launcher, register_launcher
 from disteval.world.postmortem import exit_text
+from disteval.world.rank_process import become_rank
 from disteval.world.ray import cluster
-from disteval.world.ray.node import (
-    Leader,
-    RankActor,
-    clean_up_here,
-    is_rank,
-    kill_rank,
-)
-from disteval.world.ray.room import Room
-
-T = TypeVar("T")
 
 _ANSWER_SECONDS = 1.0
 _CLEAN_UP_SECONDS = 5.0
@@ -36,6 +37,7 @@ _TERMINATE_SECONDS = 10.0
 _END_SECONDS = 5.0
 _KILL_SECONDS = 1.0
 _POLL_SECONDS = 0.02
+_LOOK_SECONDS = 0.25
 
 
 @register_launcher
@@ -77,7 +79,7 @@ class RayLauncher(Launcher):
         if gpus_per_worker is not None and gpus_per_worker < 0:
             raise UsageError(f"gpus_per_worker={gpus_per_worker} is negative; use 0 or more")
         self._gpus = gpus_per_worker
-        self._room = Room(cpus_per_worker, strategy, patience)
+        self._room = cluster.Room(cpus_per_worker, strategy, patience)
         self._reset()
 
     def _reset(self) -> None:
@@ -85,7 +87,6 @@ class RayLauncher(Launcher):
         self._name = ""  # of the world's directory on other nodes
         self._here = ""  # the leader's node
         self._nodes: list[dict[str, Any]] = []  # each rank's
-        self._former: list[dict[str, Any]] = []  # of ranks that were started again
         self._actors: list[Any] = []
         self._ends: list[Any] = []
 
@@ -143,7 +144,6 @@ class RayLauncher(Launcher):
         found = ray._private.state.actors(self._actors[rank]._actor_id.hex())
         for node in ray.nodes():
             if node["NodeID"] == found["Address"]["NodeID"]:
-                self._former.append(self._nodes[rank])
                 self._nodes[rank] = node
 
     def _threads(self, world_size: int) -> int:
@@ -180,13 +180,14 @@ class RayLauncher(Launcher):
             cluster.bounded(self._terminate_by_ray, _TERMINATE_SECONDS)
             patience = _KILL_SECONDS
         begin = time.monotonic()
-        left = [pid for rank, pid in pids.items() if self._is_here(rank)]
-        while (left := list(filter(is_rank, left))) and time.monotonic() < begin + _END_SECONDS:
+        left = [*pids.values()]
+        while (left := [*filter(is_rank, left)]) and time.monotonic() < begin + _END_SECONDS:
             # Ray kills them shortly, and would warn of workers that it has not ended itself. But a
             # rank may be stopped, or out of Ray's reach.
             if time.monotonic() >= begin + patience:
                 for pid in left:
-                    kill_rank(pid)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_SECONDS)
         self._reset()
         cluster.leave()
@@ -207,26 +208,24 @@ class RayLauncher(Launcher):
             return True
         return False
 
-    def _is_here(self, rank: int) -> bool:
-        return bool(self._nodes[rank]["NodeID"] == self._here)
-
     def _clean_up_nodes(self) -> None:
         """Remove what ranks that were killed have left on other nodes."""
-        nodes = {node["NodeID"]: node for node in [*self._former, *self._nodes]}
+        ray = cluster.import_ray()
+        # A rank that was started again may have been anywhere.
+        nodes = {node["NodeID"]: node for node in (ray.nodes() if self.elastic else self._nodes)}
         nodes.pop(self._here, None)
-        there = [_on(node, clean_up_here) for node in nodes.values() if _answers(node)]
-        tasks = [clean_up.remote(self._name) for clean_up in there]
+        tasks = [_clean_up_on(node, self._name) for node in nodes.values() if _answers(node)]
         if tasks:
-            cluster.import_ray().wait(tasks, num_returns=len(tasks), timeout=_CLEAN_UP_SECONDS)
+            ray.wait(tasks, num_returns=len(tasks), timeout=_CLEAN_UP_SECONDS)
 
 
-def _on(node: dict[str, Any], function: Callable[..., Any]) -> Any:
-    """Return a function as a Ray task that runs on that node and no other."""
+def _clean_up_on(node: dict[str, Any], name: str) -> Any:
+    """Have a Ray task, on that node and no other, remove the directory of a world there."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    task = cluster.import_ray().remote(function)
-    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    task = cluster.import_ray().remote(clean_up_here)
+    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(name)
 
 
 def _answers(node: dict[str, Any]) -> bool:
@@ -246,3 +245,83 @@ def _how_ended(ray: Any, end: Any) -> tuple[str, bool]:
     except ray.exceptions.RayError as error:
         is_known = not isinstance(error, ray.exceptions.ActorUnavailableError)
         return " ".join(str(error).split()), is_known
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The description of the leader that each rank gets."""
+
+    directory: Path  # the world's control directory, on the leader's node
+    node: str  # that it runs on, by Ray's id
+    address: Address
+    folder: str  # that it runs in
+    path: list[str]  # that it imports from
+
+
+class RankActor:
+    """An actor whose process is one rank of a world."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def serve(self, leader: Leader) -> int:
+        """Carry out the orders of a leader, which may run on this node; return the exit status."""
+        import ray
+
+        sys.path.extend(entry for entry in leader.path if entry not in sys.path)
+        if Path(leader.folder).is_dir():
+            os.chdir(leader.folder)
+        if ray.get_runtime_context().get_node_id() == leader.node:
+            _end_with_node(None)
+            return become_rank(leader.directory, self._rank)
+        here = _create_directory_here(leader.directory.name)
+        _end_with_node(here)
+        remove = partial(shutil.rmtree, here, ignore_errors=True)  # nobody else on this node does
+        try:
+            return become_rank(here, self._rank, on_lost=remove, place=leader.address)
+        finally:
+            remove()
+
+
+def clean_up_here(name: str) -> None:
+    """Remove the directory of a world on this node."""
+    shutil.rmtree(_directory_here(name), ignore_errors=True)
+
+
+def is_rank(pid: int) -> bool:
+    """Return whether a process of this node is a rank; another may have its number by now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::RankActor")
+    except OSError:
+        return False
+
+
+def _end_with_node(directory: Path | None) -> None:
+    """End this process soon after the raylet that has started it, because Ray may not end it.
+
+    The directory is removed then, unless it is None.
+    """
+    raylet = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == raylet:
+            time.sleep(_LOOK_SECONDS)
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _create_directory_here(name: str) -> Path:
+    """Create the directory that the ranks of this node share, unless another rank has."""
+    here = _directory_here(name)
+    here.mkdir(mode=0o700, exist_ok=True)
+    with opened(here):  # Ray lets every user write to where it lies
+        return here
+
+
+def _directory_here(name: str) -> Path:
+    from ray._private.worker import _global_node
+
+    return Path(_global_node.get_session_dir_path(), f"disteval-{name}")
