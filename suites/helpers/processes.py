@@ -130,7 +130,7 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 def hosts_of(world: World) -> tuple[str, list[str]]:
     """Return the address at which the leader of a world is reached, and those of its ranks."""
-    return world._hosts.leader, [*world._hosts.ranks]
+    return world._address.host, world._addresses
 
 
 def processes_below(pid: int) -> list[int]:

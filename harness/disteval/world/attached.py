@@ -14,7 +14,8 @@ import hashlib
 import hmac
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -28,8 +29,9 @@ from disteval.host import exit_now, thread_variables
 from disteval.launched import LAUNCHERS, Job, launched_job
 from disteval.world.address import is_own, own_address, resolve
 from disteval.world.channel.link import Address, read_address
-from disteval.world.control_directory import ControlDirectory, create, folder, sweep
+from disteval.world.control_directory import folder
 from disteval.world.launchers import ThreadsLauncher
+from disteval.world.processes import OwnDirectory
 from disteval.world.rank import serve
 from disteval.world.rank_process import go_on_in_child, how_child_ended
 
@@ -279,22 +281,17 @@ def follow(job: Job, *, elastic: bool = False) -> int:
     bootstrap = Bootstrap(job)
     if elastic:
         bootstrap.accept_losses()
-    own: ControlDirectory | None = None
-    if bootstrap.way != "one host":  # this host has not the leader's, or shares its disk alone
-        sweep(local=True)
-        own = create(local=True)
-    directory = meeting_place(job) if own is None else own.path
-    remove: Callable[[], None] = (lambda: None) if own is None else own.remove
-    if elastic:
-        go_on_in_child(directory, job.rank, remove)
-    try:
+    with ExitStack() as stack:
+        directory = meeting_place(job)
+        if bootstrap.way != "one host":  # this host has not the leader's, or sees it over a network
+            directory = stack.enter_context(OwnDirectory()).path
+        if elastic:
+            go_on_in_child(directory, job.rank, stack.close)
         place = bootstrap.find(START_SECONDS + job.world_size)
         return serve(
-            directory, job.rank, patience=START_SECONDS, on_lost=remove, place=place,
+            directory, job.rank, patience=START_SECONDS, on_lost=stack.close, place=place,
             stopped=STOPPED_SECONDS,
         )  # fmt: skip
-    finally:
-        remove()
 
 
 def release(world: World, exit_code: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from disteval.errors import WorldError
 from disteval.world import supervisor
+from disteval.world.control_directory import create, sweep
 from disteval.world.rank_process import IMPORTED, import_code, import_path
 
 _LOGGER = logging.getLogger("disteval.world")
@@ -376,6 +377,30 @@ class Processes:
 
     def _links(self) -> list[_Link]:
         return [link for link in (self._bare, *self._forking) if link is not None]
+
+
+class OwnDirectory:
+    """A control directory of a rank that can't see its leader's; a block has it removed.
+
+    It is removed also when this process is killed.
+    """
+
+    def __init__(self) -> None:
+        sweep(local=True)
+        self._processes = Processes()
+        self._control = create(local=True, keep=self._processes.keep)
+        self.path = self._control.path
+
+    def remove(self) -> None:
+        """Remove the directory; removing it twice is fine."""
+        self._control.remove()
+        self._processes.close()
+
+    def __enter__(self) -> OwnDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 def find_servers(

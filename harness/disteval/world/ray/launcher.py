@@ -1,22 +1,19 @@
 """The launcher whose ranks are actors on a Ray cluster, and the code that runs on its nodes.
 
-Ranks on the leader's own node use its control directory. Ranks on another node share a directory
-there, in the folder of Ray's session.
+Ranks on the leader's own node use its control directory, and one on another node has its own.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,14 +22,13 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.host import available_cores, thread_variables
 from disteval.world.channel.link import Address, read_address
-from disteval.world.control_directory import opened
 from disteval.world.launchers import Launcher, register_launcher
 from disteval.world.postmortem import exit_text
+from disteval.world.processes import OwnDirectory
 from disteval.world.rank_process import become_rank
 from disteval.world.ray import cluster
 
 _ANSWER_SECONDS = 1.0
-_CLEAN_UP_SECONDS = 5.0
 _TERMINATE_SECONDS = 10.0
 _END_SECONDS = 5.0
 _KILL_SECONDS = 1.0
@@ -84,7 +80,6 @@ class RayLauncher(Launcher):
 
     def _reset(self) -> None:
         self._joined = False
-        self._name = ""  # of the world's directory on other nodes
         self._here = ""  # the leader's node
         self._nodes: list[dict[str, Any]] = []  # each rank's
         self._actors: list[Any] = []
@@ -120,7 +115,6 @@ class RayLauncher(Launcher):
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the actors; the one call of each lasts as long as the world."""
         ray = cluster.import_ray()
-        self._name = directory.name
         folder = str(Path.cwd())
         path = [entry or folder for entry in sys.path]
         leader = Leader(directory, self._here, read_address(directory), folder, path)
@@ -172,7 +166,7 @@ class RayLauncher(Launcher):
         return "\n".join(f"rank {rank}: {how}" for rank, how in found if how)
 
     def end(self, pids: Mapping[int, int]) -> None:
-        """Kill every actor, remove its files on other nodes, and remove the placement group."""
+        """Kill every actor, and remove the placement group."""
         if not self._joined:
             return
         patience = 0.0
@@ -193,39 +187,9 @@ class RayLauncher(Launcher):
         cluster.leave()
 
     def _terminate_by_ray(self) -> None:
-        all_left = self._all_left()
         for actor in self._actors:
             cluster.import_ray().kill(actor)
-        if not all_left:
-            self._clean_up_nodes()
         self._room.release()
-
-    def _all_left(self) -> bool:
-        """Return whether every actor has ended by itself, and so has removed its files."""
-        ray = cluster.import_ray()
-        with suppress(ray.exceptions.RayError):  # also of an actor that still runs
-            ray.get(self._ends, timeout=0)
-            return True
-        return False
-
-    def _clean_up_nodes(self) -> None:
-        """Remove what ranks that were killed have left on other nodes."""
-        ray = cluster.import_ray()
-        # A rank that was started again may have been anywhere.
-        nodes = {node["NodeID"]: node for node in (ray.nodes() if self.elastic else self._nodes)}
-        nodes.pop(self._here, None)
-        tasks = [_clean_up_on(node, self._name) for node in nodes.values() if _answers(node)]
-        if tasks:
-            ray.wait(tasks, num_returns=len(tasks), timeout=_CLEAN_UP_SECONDS)
-
-
-def _clean_up_on(node: dict[str, Any], name: str) -> Any:
-    """Have a Ray task, on that node and no other, remove the directory of a world there."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    task = cluster.import_ray().remote(clean_up_here)
-    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(name)
 
 
 def _answers(node: dict[str, Any]) -> bool:
@@ -272,20 +236,11 @@ class RankActor:
         if Path(leader.folder).is_dir():
             os.chdir(leader.folder)
         if ray.get_runtime_context().get_node_id() == leader.node:
-            _end_with_node(None)
+            _end_with_node(lambda: None)
             return become_rank(leader.directory, self._rank)
-        here = _create_directory_here(leader.directory.name)
-        _end_with_node(here)
-        remove = partial(shutil.rmtree, here, ignore_errors=True)  # nobody else on this node does
-        try:
-            return become_rank(here, self._rank, on_lost=remove, place=leader.address)
-        finally:
-            remove()
-
-
-def clean_up_here(name: str) -> None:
-    """Remove the directory of a world on this node."""
-    shutil.rmtree(_directory_here(name), ignore_errors=True)
+        with OwnDirectory() as here:
+            _end_with_node(here.remove)
+            return become_rank(here.path, self._rank, on_lost=here.remove, place=leader.address)
 
 
 def is_rank(pid: int) -> bool:
@@ -296,32 +251,14 @@ def is_rank(pid: int) -> bool:
         return False
 
 
-def _end_with_node(directory: Path | None) -> None:
-    """End this process soon after the raylet that has started it, because Ray may not end it.
-
-    The directory is removed then, unless it is None.
-    """
+def _end_with_node(at_end: Callable[[], None]) -> None:
+    """End this process soon after the raylet that has started it, because Ray may not end it."""
     raylet = os.getppid()
 
     def watch() -> None:
         while os.getppid() == raylet:
             time.sleep(_LOOK_SECONDS)
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+        at_end()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _create_directory_here(name: str) -> Path:
-    """Create the directory that the ranks of this node share, unless another rank has."""
-    here = _directory_here(name)
-    here.mkdir(mode=0o700, exist_ok=True)
-    with opened(here):  # Ray lets every user write to where it lies
-        return here
-
-
-def _directory_here(name: str) -> Path:
-    from ray._private.worker import _global_node
-
-    return Path(_global_node.get_session_dir_path(), f"disteval-{name}")
