@@ -54,7 +54,7 @@ def break_ring(backend: BaseDistBackend) -> None:
 
 def free_port(host: str) -> AbstractContextManager[tuple[str, int]]:
     """Hold a port that a rank of MLX may listen on."""
-    from disteval_backends._mlx_ring import _reserved
+    from disteval_backends.mlx_dist import _reserved
 
     return _reserved(host)
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,16 @@ SOCKETS = "suites.mutants.sockets:Sockets"  # real processes, and no library to 
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[RayNodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     """A cluster of two nodes, of which this process has joined the first."""
     ray = framework("ray")
-    cluster = RayNodes(cpus=2)
-    try:
-        cluster.join("127.0.0.2")
-        with joined_ray(cluster.address):
-            wait_for_nodes(ray, 2, cluster)
-            yield cluster
-    finally:
-        cluster.close()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TMPDIR", str(tmp_path_factory.mktemp("nodes")))
+        with closing(RayNodes(cpus=2)) as cluster:
+            cluster.join("127.0.0.2")
+            with joined_ray(cluster.address):
+                wait_for_nodes(ray, 2, cluster)
+                yield cluster
 
 
 def wait_for_nodes(ray: Any, count: int, cluster: RayNodes) -> None:
@@ -69,10 +69,10 @@ def wait_for_ever(backend: Any) -> Any:
     signal.pause()
 
 
-def directories(nodes: RayNodes) -> list[Path]:
+def directories() -> list[Path]:
     """What worlds have left on the nodes other than the leader's, once they had time to leave."""
-    wait_for(lambda: not list(nodes.folder.glob("session_2*/disteval-*")), 10)
-    return list(nodes.folder.glob("session_2*/disteval-*"))
+    wait_for(lambda: not list(Path(os.environ["TMPDIR"]).glob("disteval-*/*")), 10)
+    return list(Path(os.environ["TMPDIR"]).glob("disteval-*/*"))
 
 
 @needs("ray", "torch_cpu")
@@ -83,7 +83,7 @@ def test_ranks_on_several_nodes_gather(nodes: RayNodes) -> None:
         assert world.run(gather, "a", [1]) == [["a", [1]]] * 2
         # Each has Ray's own; the store of rank 0 is no other.
         assert len(set(world.run(open_to_all))) == 1
-    assert directories(nodes) == []
+    assert directories() == []
 
 
 @needs("ray")
@@ -102,7 +102,7 @@ def test_the_report_tells_of_a_rank_on_another_node(nodes: RayNodes, how: str) -
     else:
         assert ("SIGSTOP" if how == "SIGSTOP" else "in misbehave") in report
     assert left_over([pid for _, pid in told]) == []
-    assert directories(nodes) == []
+    assert directories() == []
 
 
 @needs("ray")
@@ -123,7 +123,7 @@ def test_a_killed_node_is_named(nodes: RayNodes) -> None:
     assert caught.value.lost[0] == culprit
     assert "127.0.0.3" in str(caught.value).splitlines()[0]
     assert left_over([pid for _, pid in told]) == []
-    assert directories(nodes) == []
+    assert directories() == []
 
 
 @needs("ray")

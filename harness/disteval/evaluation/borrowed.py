@@ -25,8 +25,7 @@ from disteval.host import this_machine
 from disteval.identity import held_by_all
 from disteval.leases.book import Lease
 from disteval.leases.borrower import Borrower
-from disteval.leases.lender import Lender
-from disteval.leases.thread import LenderThread
+from disteval.leases.lender import Lender, LenderThread
 from disteval.ledger import Part, stored_of
 from disteval.outputs import OUTPUTS
 from disteval.world.address import LOOPBACK, own_address, resolve

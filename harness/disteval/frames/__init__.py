@@ -2,13 +2,12 @@
 
 The templates in `disteval.contract` use this package; a backend that subclasses one of them does
 not need it. `layout` says where each byte of a frame lies, `serialising` turns objects into frames
-and back, `cap` limits their size, `tags` shows damaged and forged frames.
+and back and limits their size, `tags` shows damaged and forged frames.
 
 Frames hold pickles, and reading a pickle can run any code. A frame is opened after its tag was
 checked; where the ranks have no key (see `set_key`), decode only what ranks of your own job sent.
 """
 
-from disteval.frames.cap import check_size, configure, max_object_bytes
 from disteval.frames.layout import (
     ALIGNMENT,
     BLOCK_BYTES,
@@ -19,11 +18,14 @@ from disteval.frames.layout import (
     Parts,
 )
 from disteval.frames.serialising import (
+    check_size,
+    configure,
     copied,
     decode,
     decode_parts,
     decode_small,
     encode,
+    max_object_bytes,
     read_header,
     split,
 )

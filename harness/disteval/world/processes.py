@@ -30,7 +30,6 @@ _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come
 _STOPPED_SECONDS = 0.5
 _END_SECONDS = 5.0
 _LOOKS = 10  # at a helper that is to end
-_AT_ONCE = 8  # orders before the first is answered; many would fill the connection
 _MOST_KEPT = 2  # pairs of servers, since each process with torch holds about 150 MiB
 # Neighbouring ranks come from different servers: they share no hash seed and no state that an
 # import has left, just as ranks that are started one by one.
@@ -315,16 +314,17 @@ class Processes:
             WorldError: A server has ended, or does not answer.
         """
         path = import_path().splitlines()[1:]
-        asked: list[tuple[_Link, int]] = []
         try:
             self._forking = _supervise(servers[:world_size], self._folder)
-            for rank in range(world_size + _AT_ONCE):
-                if rank < world_size:
-                    link = self._forking[rank % _SERVERS]
-                    asked.append((link, link.send(["fork", rank, variables, path])))
-                if rank >= _AT_ONCE:
-                    link, number = asked[rank - _AT_ONCE]
-                    self._started.append((link, link.answer(number)))
+            several = len(self._forking)
+            asked = [
+                link.send(["fork", [*range(i, world_size, several)], variables, path])
+                for i, link in enumerate(self._forking)
+            ]
+            found = [link.answer(n) for link, n in zip(self._forking, asked, strict=True)]
+            for rank in range(world_size):
+                at = rank % several
+                self._started.append((self._forking[at], found[at][rank // several]))
         except ConnectionError as error:
             raise WorldError(
                 f"the ranks were not started: {error}; see whether the system killed it for lack "

@@ -313,7 +313,8 @@ class TolerantRun(Run):
         self._there.discard(rank)
         self._awaited.discard(rank)
         status = RankStatus(rank, self._channel.hellos.get(rank), reply, end=how)
-        self._note(self._world._looked_at(status))
+        examine(self._world.folder, [status])
+        self._note(status)
 
     def _note(self, status: RankStatus) -> None:
         self.results.lost.append(status)
@@ -329,7 +330,7 @@ class TolerantRun(Run):
         for rank in [] if self._late else sorted(self._awaited):
             self._note(RankStatus(rank, end="had not reported before the end"))
         found = [RankStatus(rank, self._channel.hellos[rank]) for rank in sorted(self._there)]
-        examine(self._world._directory, found)
+        examine(self._world.folder, found)
         for status in found:
             status.end = "" if status.stopped else f"had not returned {grace:g} s after the end"
             self._note(status)

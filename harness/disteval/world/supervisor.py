@@ -111,9 +111,12 @@ class Helper:
                 elif what == "start":
                     answer = self._start(*given)
                 elif what == "fork":
-                    answer = self._fork()
-                    if answer == 0:
-                        return RankToBe(self._folder, *given)
+                    ranks, *rest = given
+                    answer = []
+                    for rank in ranks:
+                        if not (pid := self._fork()):
+                            return RankToBe(self._folder, rank, *rest)
+                        answer.append(pid)
                 else:
                     answer = self._end(*given)
             except OSError as error:  # there is no memory or no process left

@@ -112,6 +112,8 @@ class World:
         is_open: Whether the ranks are there and in step.
         attached: Whether somebody else started the ranks, so that others can't be started for them.
         own_processes: Whether each rank is a process of its own that may be ended.
+        restarts: Whether a rank that is lost is started again.
+        folder: The folder of this world on the leader's host, which no other user can enter.
 
     Raises:
         UsageError: ``world_size`` is below 1, or the backend can't do it; or the launcher can't
@@ -162,6 +164,7 @@ class World:
         self._goes_on = on_lost == "continue"
         # Ranks of a group can't come late or come back.
         self._launcher, launcher.elastic = launcher, self._goes_on and cls is None
+        self.restarts = launcher.restarts and launcher.elastic
         self._channel = Channel(world_size, replaces=launcher.elastic)
         _worlds.add(self)
         self._place: bytes | None = None  # pickled once, because each order has it
@@ -173,8 +176,8 @@ class World:
             sweep()
             launcher.processes = Processes()
             self._control = create(launcher.folder, keep=launcher.processes.keep)
-            self._directory = self._control.path
-            output_log = OutputLog(self._directory, world_size)
+            self.folder = self._control.path
+            output_log = OutputLog(self.folder, world_size)
             # Also ends ranks that nobody has closed, when Python ends at the latest.
             parts = os.getpid(), self._channel, launcher, output_log, self._control
             self._end = weakref.finalize(self, _end, *parts, self._recorder)
@@ -185,7 +188,7 @@ class World:
             self.terminate()
             raise WorldError(
                 f"{world_size} ranks can't be started ({error}); each takes a process, memory, "
-                f"files in {self._directory} and up to three open files of this process: start "
+                f"files in {self.folder} and up to three open files of this process: start "
                 f"fewer, raise the limit (`ulimit -n`, `ulimit -u`), or set TMPDIR to a folder "
                 f"with more space"
             ) from error
@@ -207,9 +210,9 @@ class World:
         self._start_by = begin + self._start_seconds
         place = self._launcher.prepare(self.world_size)
         self._on_one_host, place = place is None, place or Address(None)
-        self._address = self._channel.listen(replace(place, folder=str(self._directory)))
-        write_address(self._directory, self._address)
-        inside = self._launcher.start(self._directory, self.world_size, threads)
+        self._address = self._channel.listen(replace(place, folder=str(self.folder)))
+        write_address(self.folder, self._address)
+        inside = self._launcher.start(self.folder, self.world_size, threads)
         if self._launcher.elastic:
             self._channel.take_in(inside)
             return
@@ -367,7 +370,7 @@ class World:
         path = None
         if self._on_one_host:
             self._rendezvous_count += 1
-            path = self._directory / f"rendezvous-{self._rendezvous_count}"
+            path = self.folder / f"rendezvous-{self._rendezvous_count}"
             path.mkdir(mode=0o700)
         # Threads of one process need no key, and a process has one key for all its worlds.
         in_processes = self.own_processes or self.attached
@@ -556,29 +559,16 @@ class World:
         for rank, how in lost.items():
             ranks[rank].end = how or self._how_lost(rank)
         examine_elsewhere(self._channel, ranks)
-        examine(self._directory, ranks)
+        examine(self.folder, ranks)
         ask_for_calls(self._channel, ranks)
         return ranks
-
-    @property
-    def folder(self) -> Path:
-        """The folder of this world on the leader's host, which no other user can enter."""
-        return self._directory
-
-    @property
-    def restarts(self) -> bool:
-        """Whether a rank that is lost is started again."""
-        return self._launcher.restarts and self._launcher.elastic
 
     def look_at(self, rank: int) -> RankStatus | None:
         """Return what a rank is doing, and None if it has not reported; for ``until`` of `run`."""
         if (hello := self._channel.hellos.get(rank)) is None:
             return None
-        return self._looked_at(RankStatus(rank, hello))
-
-    def _looked_at(self, status: RankStatus) -> RankStatus:
-        """Add what can be seen of a rank from outside."""
-        examine(self._directory, [status])
+        status = RankStatus(rank, hello)
+        examine(self.folder, [status])
         return status
 
     def close(self, exit_code: int = 0) -> None:

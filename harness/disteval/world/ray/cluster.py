@@ -41,11 +41,11 @@ _POLL_SECONDS = 0.02
 _STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 _FINEST = 1e-4  # Ray counts CPUs no finer
 _SLICE_SECONDS = 0.5
+
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 _lock = threading.RLock()
 _users = 0
-_changed: dict[str, str | None] = {}  # variables of the environment, and their values before
 _began = False  # whether this module has joined or started a cluster
 _directory: ControlDirectory | None = None  # of a Ray that this module has started
 _processes: Processes | None = None
@@ -226,14 +226,7 @@ def _make_token(folder: Path) -> None:
     path = folder / "token"
     path.touch(mode=0o600)
     path.write_text(secrets.token_hex(32))
-    _set_authentication({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)})
-
-
-def _set_authentication(variables: dict[str, str]) -> None:
-    """Set these variables until `_end`, and have Ray read them again."""
-    for name, value in variables.items():
-        _changed.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
     _read_authentication()
 
 
@@ -265,13 +258,9 @@ def _end() -> None:
     began, _began = _began, False
     if began:
         bounded(import_ray().shutdown, _SHUTDOWN_SECONDS)
-    for name, value in _changed.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    if _changed:
-        _changed.clear()
+    token = None if directory is None else str(directory.path / "token")
+    if token is not None and os.environ.get("RAY_AUTH_TOKEN_PATH") == token:
+        del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"]
         _read_authentication()
     if _processes is not None:
         _processes.end()  # some of Ray's helpers would take minutes
