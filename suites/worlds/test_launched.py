@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from disteval import UsageError
+from disteval.launched import Job, launched_job, outside_environment
 from disteval.world import detect_outer_world
-
-from suites.helpers.jobs import Bootstrap, Job, launched_job, named_leader, outside_environment
+from disteval.world.attached import Bootstrap, named_leader
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 TORCHRUN = ELASTIC | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
