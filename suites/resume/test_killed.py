@@ -76,7 +76,7 @@ def test_a_rank_that_hangs_outside_python_ends_with_the_process_that_its_launche
     code = """
 import ctypes, sys
 from pathlib import Path
-from disteval.world.rank_process import go_on_in_child
+from disteval.world.attached import go_on_in_child
 go_on_in_child(Path(sys.argv[1]), 0)
 print(flush=True)
 ctypes.PyDLL(None).pause()  # no other thread of Python runs meanwhile

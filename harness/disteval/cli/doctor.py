@@ -46,7 +46,7 @@ from disteval.world import World, control_directory
 from disteval.world.world import refuse_worlds_of_each
 from disteval.world.launchers import MpirunLauncher
 from disteval.world.processes import Processes
-from disteval.world.rank_process import import_code, import_path
+from disteval.world.rank import import_code, import_path
 
 _SECONDS = 20.0
 _ROOM = 1 << 16  # bytes: a full disk still takes an empty file

@@ -13,9 +13,11 @@ import functools
 import hashlib
 import hmac
 import os
+import signal
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -29,11 +31,12 @@ from disteval.host import exit_now, thread_variables
 from disteval.launched import LAUNCHERS, Job, launched_job
 from disteval.world.address import is_own, own_address, resolve
 from disteval.world.channel.link import Address, read_address
-from disteval.world.control_directory import folder
+from disteval.world.control_directory import folder, rank_file
 from disteval.world.launchers import ThreadsLauncher
+from disteval.world.postmortem import exit_text
 from disteval.world.processes import OwnDirectory
 from disteval.world.rank import serve
-from disteval.world.rank_process import go_on_in_child, how_child_ended
+from disteval.world.supervisor import killed_with_parent
 
 if TYPE_CHECKING:
     from disteval.world.world import World
@@ -48,6 +51,8 @@ _KEY_CHARACTERS = 32
 _MESSAGE_BYTES = 4096
 _REFUSE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
+_LOOK_SECONDS = 0.25
+_STATUS_SECONDS = 1.0
 
 _SRUN = (
     "Start them with srun in a shell where SLURM_STEP_NUM_TASKS is not removed, or one task that "
@@ -292,6 +297,54 @@ def follow(job: Job, *, elastic: bool = False) -> int:
             directory, job.rank, patience=START_SECONDS, on_lost=stack.close, place=place,
             stopped=STOPPED_SECONDS,
         )  # fmt: skip
+
+
+def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lambda: None) -> None:
+    """Return in a child of this process, which ends with status 0 when the child has ended.
+
+    A launcher that ends all ranks when a process of it was killed, as ``torchrun`` and MPICH's
+    ``mpirun`` do whatever their options, does not see then that a rank was lost. ``at_end`` is
+    called at the end of this process, after the child's.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        killed_with_parent()
+        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+        return
+
+    def pass_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(child, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    _, status = os.waitpid(child, 0)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # its number may be that of another process soon
+    with suppress(OSError):  # the leader has removed the directory
+        draft = rank_file(directory, rank, "ended.part")
+        draft.write_text(str(os.waitstatus_to_exitcode(status)))
+        draft.rename(rank_file(directory, rank, "ended"))
+    at_end()
+    os._exit(0)
+
+
+def how_child_ended(directory: Path, rank: int, seconds: float = _STATUS_SECONDS) -> str:
+    """Return how a rank ended that called `go_on_in_child`; wait so long for its parent to know.
+
+    An empty text says that it is not known.
+    """
+    found, deadline = rank_file(directory, rank, "ended"), time.monotonic() + seconds
+    while not found.exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return exit_text(int(found.read_text())) if found.exists() else ""
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
 
 
 def release(world: World, exit_code: int) -> None:

@@ -21,11 +21,10 @@ from disteval.launched import outside_environment
 from disteval.world.channel.link import Address
 from disteval.world.postmortem import End, exit_text
 from disteval.world.processes import Processes, find_servers
-from disteval.world.rank import serve
-from disteval.world.rank_process import import_code, import_path
+from disteval.world.rank import import_code, import_path, serve
 
 _PATH = "open(sys.argv[1] + '/sys.path').read()"  # users see the command lines of launchers
-_RANK_CODE = import_code(_PATH, "disteval.world.rank_process import main") + "sys.exit(main())"
+_RANK_CODE = import_code(_PATH, "disteval.world.rank import main") + "sys.exit(main())"
 
 _TERMINATE_SECONDS = 3.0
 _SECONDS_PER_RANK = 0.1  # more, for the cores of a host are shared
@@ -79,7 +78,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
-        """Have every rank run `disteval.world.rank_process.main` with that control directory.
+        """Have every rank run `disteval.world.rank.main` with that control directory.
 
         Args:
             directory: The world's control directory.

@@ -34,7 +34,7 @@ _OWN = {("world", "rank.py", "carry_out"), ("world", "rank.py", "run")}
 # What threads do that wait in every rank alike: for orders, for the end of Ray's node.
 _IDLE = {
     ("channel", "link.py", "_watch"), ("ray", "launcher.py", "watch"),
-    ("world", "rank_process.py", "_end_with"),
+    ("world", "attached.py", "_end_with"),
 }  # fmt: skip
 _IDLE_FILES = {"gc_collect_manager.py"}  # of Ray
 

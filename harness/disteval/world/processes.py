@@ -23,7 +23,7 @@ from typing import Any
 from disteval.errors import WorldError
 from disteval.world import supervisor
 from disteval.world.control_directory import create, sweep
-from disteval.world.rank_process import IMPORTED, import_code, import_path
+from disteval.world.rank import IMPORTED, import_code, import_path
 
 _LOGGER = logging.getLogger("disteval.world")
 _ANSWER_SECONDS = 60.0  # as long as other ranks may take to start; imports come first
@@ -35,7 +35,7 @@ _MOST_KEPT = 2  # pairs of servers, since each process with torch holds about 15
 # import has left, just as ranks that are started one by one.
 _SERVERS = 2
 _READ_LATE = ("DISTEVAL_", "PYTEST_CURRENT_TEST")  # no library reads these as it is imported
-_CODE = import_code("sys.argv[1]", "disteval.world.rank_process import serve_and_become") + (
+_CODE = import_code("sys.argv[1]", "disteval.world.rank import serve_and_become") + (
     "serve_and_become(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])"
 )
 

@@ -30,7 +30,7 @@ from disteval.world import control_directory
 from disteval.world.address import LOOPBACK
 from disteval.world.control_directory import ControlDirectory
 from disteval.world.processes import Processes, interrupted_later
-from disteval.world.rank_process import import_code, import_path
+from disteval.world.rank import import_code, import_path
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
 _OBJECT_STORE_BYTES = 1 << 27  # orders travel over a world's own connections, so Ray stores little

@@ -25,7 +25,7 @@ from disteval.world.channel.link import Address, read_address
 from disteval.world.launchers import Launcher, register_launcher
 from disteval.world.postmortem import exit_text
 from disteval.world.processes import OwnDirectory
-from disteval.world.rank_process import become_rank
+from disteval.world.rank import become_rank
 from disteval.world.ray import cluster
 
 _ANSWER_SECONDS = 1.0
