@@ -23,7 +23,7 @@ from disteval.world import World, detect_outer_world, follow, release
 from suites.helpers.frames import has_key
 from suites.helpers.hosts import ADDRESSES, Hosts, ended
 from suites.helpers.processes import hosts_of, wait_for
-from suites.helpers.waits import shorten_silence, shorten_start
+from suites.helpers.waits import shorten_silence, shorten_start, shorten_stop
 from suites.mutants.sockets import Sockets
 
 SECONDS = 120
@@ -42,6 +42,7 @@ def job(work: str) -> int:
     assert outer is not None
     shorten_silence(int(os.environ.get("SILENCE", "30")))
     shorten_start(float(os.environ.get("PATIENCE", "60")))
+    shorten_stop(float(os.environ.get("STOP", "60")))
     try:
         if outer.rank:
             return follow(outer)
@@ -129,6 +130,19 @@ def test_ranks_meet_their_leader_on_whichever_host_it_is(hosts: Hosts, way: str)
         ended(hosts.on_host(host, ["find", "/tmp", "-name", "disteval-*"]), 20) for host in (0, 1)
     ]
     assert left == ["", ""]
+
+
+def stop(world: World) -> None:
+    time.sleep(12)  # longer than ranks wait for a sign of life
+    assert world.run(names) == [["alpha", "beta"]] * 2
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_ranks_of_another_host_end_when_their_leader_is_stopped(hosts: Hosts) -> None:
+    leader, rank = start(hosts, "01", "stop", STOP="1", **given(hosts, "alpha"))
+    assert re.search(r"no sign of life for 10 s", ended(rank, SECONDS))
+    assert (leader.poll(), rank.returncode) == (None, 1)
+    leader.kill()  # its host ends what is stopped
 
 
 def test_a_rank_that_is_not_led_says_where_it_looked_and_why_that_may_fail(hosts: Hosts) -> None:

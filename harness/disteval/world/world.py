@@ -213,6 +213,8 @@ class World:
         self._address = self._channel.listen(replace(place, folder=str(self.folder)))
         write_address(self.folder, self._address)
         inside = self._launcher.start(self.folder, self.world_size, threads)
+        if self.attached and not self._on_one_host:
+            self._channel.show_life()
         if self._launcher.elastic:
             self._channel.take_in(inside)
             return

@@ -12,6 +12,7 @@ import secrets
 import selectors
 import socket
 import termios
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from disteval.world.channel.link import (
 from disteval.world.channel.messages import (
     HEAD,
     MAX_MESSAGE_BYTES,
+    Alive,
     Dismissal,
     Examine,
     Examined,
@@ -55,6 +57,7 @@ OnNote = Callable[[int, Any], None]
 _log = logging.getLogger("disteval.world")
 _POLL_SECONDS = 0.1
 _LONGEST_SECONDS = 3600.0
+_LIFE_SECONDS = 5.0
 _VISIT_SECONDS = 30.0  # in which a connection must prove that it comes from a rank
 _MOST_STRANGERS = 64  # that may stay connected beside the ranks
 _FIRST_BYTES, _READ_BYTES = 1 << 12, 1 << 16
@@ -79,6 +82,7 @@ class Mailbox:
         self.rank: int | None = None
         self.is_writing = False
         self._incoming = bytearray()
+        self._sending = threading.RLock()
         self._outgoing: deque[memoryview] = deque()
         self._broken: OSError | None = None  # why nothing can be sent
 
@@ -107,23 +111,31 @@ class Mailbox:
         It is not copied: the result of an evaluation may be large, and may wait for many ranks.
         That the rank is gone is noticed when it is received from.
         """
-        self._outgoing += map(memoryview, data)
-        self.flush()
+        with self._sending:
+            self._outgoing += map(memoryview, data)
+            self.flush()
+
+    def show_life(self) -> None:
+        """Send that the leader is alive, unless messages wait; any thread may do this."""
+        with self._sending:
+            if not self._outgoing:
+                self.send(encode(Alive()))
 
     def flush(self) -> None:
         """Send what waits, as far as the rank reads."""
-        try:
-            while self._outgoing:
-                sent = self.socket.send(self._outgoing[0])
-                if sent == len(self._outgoing[0]):
-                    self._outgoing.popleft()
-                else:
-                    self._outgoing[0] = self._outgoing[0][sent:]
-        except BlockingIOError:
-            pass
-        except OSError as error:  # what it has sent before may still be received
-            self._broken = self._broken or error
-            self._outgoing.clear()
+        with self._sending:
+            try:
+                while self._outgoing:
+                    sent = self.socket.send(self._outgoing[0])
+                    if sent == len(self._outgoing[0]):
+                        self._outgoing.popleft()
+                    else:
+                        self._outgoing[0] = self._outgoing[0][sent:]
+            except BlockingIOError:
+                pass
+            except OSError as error:  # what it has sent before may still be received
+                self._broken = self._broken or error
+                self._outgoing.clear()
 
     def receive(self) -> list[Any]:
         """Return the messages that have arrived as a whole.
@@ -241,6 +253,7 @@ class Channel:
         # Linux's selector returns events in the order in which they happened, so it is known which
         # rank was lost first.
         self._selector = selectors.DefaultSelector()
+        self._is_closed = threading.Event()
         self._keys: dict[socket.socket, bytes] = {}  # of each socket that listens
         self._visitors: dict[Visitor, None] = {}  # the oldest first
 
@@ -280,6 +293,16 @@ class Channel:
             listener.close()
         self._keys = {}
         return len(self.hellos) == self._world_size
+
+    def show_life(self) -> None:
+        """Have a thread tell all ranks from now on that this process is alive."""
+
+        def show() -> None:
+            while not self._is_closed.wait(_LIFE_SECONDS):
+                for mailbox in [*self._mailboxes.values()]:
+                    mailbox.show_life()
+
+        threading.Thread(target=show, daemon=True).start()
 
     def take_in(self, connections: Sequence[Connection]) -> None:
         """Take connections whose other ends are ranks of this process, and close the originals."""
@@ -485,6 +508,7 @@ class Channel:
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed.set()
         self._selector.close()
         for listener in self._keys:
             listener.close()

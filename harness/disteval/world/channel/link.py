@@ -39,6 +39,7 @@ from disteval.errors import WorldError
 from disteval.host import process_state, this_machine
 from disteval.world.channel.messages import (
     MAX_MESSAGE_BYTES,
+    Alive,
     Dismissal,
     Examine,
     Examined,
@@ -366,8 +367,9 @@ class WatchedLink(Link):
         connection: The connection to the leader.
         on_lost: Called before the process ends.
         answer: Answers what the leader asks about the ranks of this host, in a thread.
-        stopped: The seconds after which the process ends if a signal has stopped the leader, where
-            it is on this host. They do not count while this process is stopped, too.
+        stopped: The seconds after which the process ends if a signal has stopped the leader. On
+            another host it has sent nothing for ten times as long, as a library may keep all its
+            threads from running for a while. They do not count while this process is stopped, too.
     """
 
     def __init__(
@@ -380,10 +382,10 @@ class WatchedLink(Link):
         super().__init__(connection)
         self._on_lost = on_lost
         self._answer = answer
-        self._most_looks = stopped / _LOOK_SECONDS
         with socket.socket(fileno=os.dup(connection.fileno())) as handle:
             self._leader = address_of_other_end(handle)
             self._pid = process_at_other_end(handle)
+        self._most_looks = stopped / _LOOK_SECONDS * (1 if self._pid else 10)
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -405,8 +407,8 @@ class WatchedLink(Link):
                 message = self._receive()
                 if isinstance(message, Examine):
                     self.send(self._answer(message))
-                    continue
-                self._messages.put(message)
+                elif not isinstance(message, Alive):
+                    self._messages.put(message)
                 if isinstance(message, Dismissal):
                     return
         except (EOFError, OSError) as error:
@@ -419,10 +421,11 @@ class WatchedLink(Link):
         """Wait for a message; end the process if the leader is stopped for too long."""
         looks = 0
         while self._most_looks < math.inf and not self._connection.poll(_LOOK_SECONDS):
-            looks = looks + 1 if process_state(self._pid) == "T" else 0
+            is_silent = not self._pid or process_state(self._pid) == "T"
+            looks = looks + 1 if is_silent else 0
             if looks >= self._most_looks:
-                seconds = looks * _LOOK_SECONDS
-                self.lose(TimeoutError(f"a signal has stopped it, {seconds:g} s ago"))
+                how = "a signal has stopped it" if self._pid else "it has sent no sign of life"
+                self.lose(TimeoutError(f"{how} for {looks * _LOOK_SECONDS:g} s"))
 
     def lose(self, error: Exception, what: str = "this rank has lost its leader") -> None:
         """End the process, because a reply can't be sent."""

@@ -131,6 +131,10 @@ class Dismissal(NamedTuple):
     exit_code: int = 0
 
 
+class Alive(NamedTuple):
+    """The leader's process runs, whatever its threads do; ranks of other hosts can't see that."""
+
+
 class Join(NamedTuple):
     """The rank wants to borrow leases.
 
