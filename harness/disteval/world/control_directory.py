@@ -70,7 +70,7 @@ def folder(local: bool = False) -> Path:
 
 
 def create(
-    path: Path | None = None, local: bool = False, keep: Callable[[Path], None] | None = None
+    path: Path | None = None, local: bool = False, keep: Callable[[Path], None] = lambda _: None
 ) -> ControlDirectory:
     """Make and lock an empty control directory.
 
@@ -78,21 +78,22 @@ def create(
         path: Where ranks that somebody else has started look for it. A directory that a dead leader
             has left there is removed. None stands for a new name in `folder`.
         local: As for `folder`.
-        keep: Called with the path before the directory is made, so that whoever is to remove it
-            after this process knows it, whenever that is killed.
+        keep: Called with the path, before a directory of a new name is made, so that whoever is to
+            remove it after this process knows it, whenever that is killed.
 
     Raises:
         WorldError: Another leader uses that path, or no private directory can be made.
     """
-    path = path or folder(local) / f"world-{secrets.token_hex(4)}"
+    is_new, path = path is None, path or folder(local) / f"world-{secrets.token_hex(4)}"
     for _ in range(_ATTEMPTS):
         # A sweep or another leader's end may remove either directory at any moment.
         with suppress(FileNotFoundError):
             _make_folder(path.parent)
-            if keep is not None:
+            if is_new:  # what lies at a name that others know may be a stranger's
                 keep(path)
             _make(path)
             if made := _take(path):
+                keep(path)
                 return made
         time.sleep(_POLL_SECONDS)
     raise WorldError(

@@ -180,10 +180,9 @@ def _start(ray: Any) -> None:
     with interrupted_later():
         _processes = Processes()
         # A short name, since the paths of Ray's sockets have at most 107 characters.
-        name = f"ray-{secrets.token_hex(3)}"
-        _directory = control_directory.create(
-            control_directory.folder() / name, keep=_processes.keep
-        )
+        path = control_directory.folder() / f"ray-{secrets.token_hex(3)}"
+        _processes.keep(path)
+        _directory = control_directory.create(path)
     _make_token(_directory.path)
     address, output = _directory.path / "address", _directory.path / "output"
     command = [sys.executable, "-c", _HEAD, import_path(), str(_directory.path)]
