@@ -43,10 +43,10 @@ from disteval.judging.report import header
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.text import visible
 from disteval.world import World, control_directory
-from disteval.world.world import refuse_worlds_of_each
 from disteval.world.launchers import MpirunLauncher
 from disteval.world.processes import Processes
 from disteval.world.rank import import_code, import_path
+from disteval.world.world import refuse_worlds_of_each
 
 _SECONDS = 20.0
 _ROOM = 1 << 16  # bytes: a full disk still takes an empty file
