@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -49,6 +50,7 @@ def optimized(case: Case) -> Any:
         return ids_of_data(case, data(drop_last=False))
 
 
+@contextmanager
 def written(case: Case, parts: list[list[dict[str, Any]]]) -> Iterator[list[Callable[..., Any]]]:
     """Write data sets, and yield for each a function that reads it with more settings."""
     from functools import partial
