@@ -43,6 +43,7 @@ MARKERS = {
         "trl",
         "lm_eval",
     ),
+    "records": ("polars", "lm_eval", "inspect_ai"),
     "report": ("jinja2", "matplotlib", "jsonschema"),
     "web": ("chromium", "selenium"),
     "package": ("build", "yaml"),

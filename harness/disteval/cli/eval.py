@@ -20,6 +20,7 @@ from disteval.cli.eval_world import Leader
 from disteval.cli.job import NO_BACKEND, Elastic, EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.cli.options import (
+    CERTIFICATE,
     COUNT,
     DATA,
     DOWNLOAD,
@@ -48,6 +49,7 @@ from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.launched import Job
 from disteval.models.resnet18 import NUM_CLASSES
+from disteval.records.certificate import as_text, certify_evaluation
 from disteval.registry import add_working_directory, get_backend_class
 from disteval.traces.folder import as_folder
 from disteval.world import (
@@ -168,6 +170,7 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
 )  # fmt: skip
 @JSON
 @HTML
+@CERTIFICATE
 @TRACE
 @option("--progress/--no-progress", default=True, help="Show a progress bar.", heading=RESULTS)
 def eval_command(
@@ -191,6 +194,7 @@ def eval_command(
     expect_digest: str | None,
     json_path: Path | None,
     html_path: Path | None,
+    certificate: Path | None,
     timeout: float,
     threads: int | None,
     trace: Path | None,
@@ -206,7 +210,6 @@ def eval_command(
     \b
     disteval eval my_task:task --world-size 3 --json report.json --html report.html
     mpirun -np 3 disteval eval my_task:task --backend mpi4py
-    disteval eval my_task:task --elastic --ledger leases
     """
     if threading.current_thread() is threading.main_thread():  # as Ctrl-C does it
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -293,6 +296,10 @@ def eval_command(
         report["predictions"] = _in_its_place(target.path, predictions.absolute())
     status = write_reports(header("eval") | report, report["task"], json_path, html_path)
     print_evaluation(report)
+    if certificate is not None:
+        from disteval.report.files import write_file  # not needed without a certificate
+
+        write_file("--certificate", certificate, as_text(certify_evaluation(report)))
     sys.exit(status)
 
 

@@ -126,6 +126,11 @@ HTML = option(
     help="Write a page to this file.", heading=RESULTS,
 )  # fmt: skip
 
+CERTIFICATE = option(
+    "--certificate", type=OutputPath(), metavar="FILE", heading=RESULTS,
+    help="Write which samples the number is about; see disteval verify.",
+)  # fmt: skip
+
 TRACE = option(
     "--trace", type=OutputPath(check_output_folder), metavar="DIR", heading=RESULTS,
     help="Record what each rank does, and when; see disteval trace.",

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from disteval.cli.options import HTML, JSON, RESULTS, Command, OutputPath, option
+from disteval.cli.options import CERTIFICATE, HTML, JSON, RESULTS, Command, OutputPath, option
 from disteval.cli.tables import print_line, print_verdict, table_console
 from disteval.cli.terminal import write_reports
 from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.judging.report import SIGNS, Verdict, header
-from disteval.records.certificate import certify, check, read_certificate
+from disteval.records.certificate import as_text, certify, check, read_certificate
 from disteval.records.table import BY_POSITION, digest_of, read
 from disteval.report.badge import draw_badge
 from disteval.report.files import write_file
@@ -52,9 +51,7 @@ def _digested(_: object, __: object, given: tuple[str, ...]) -> dict[str, Path]:
 @JSON
 @HTML
 @option("--badge", type=OutputPath(), metavar="FILE", help="Write a badge in SVG.", heading=RESULTS)
-@option(
-    "--certificate", type=OutputPath(), metavar="FILE", help="Write a certificate.", heading=RESULTS
-)
+@CERTIFICATE
 @option(
     "--digest", "digests", multiple=True, callback=_digested, metavar="NAME=FILE", heading=RESULTS,
     help="Write the digest of weights or code into the certificate.",
@@ -115,7 +112,7 @@ def verify_command(
         write_file("--badge", badge, draw_badge(found["target"], verdict, title))
     if certificate is not None:
         written = certify(verified, {name: digest_of(path) for name, path in digests.items()})
-        write_file("--certificate", certificate, json.dumps(written, indent=1) + "\n")
+        write_file("--certificate", certificate, as_text(written))
     click.get_current_context().exit(verdict.exit_code or code)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,30 @@ def certify(found: Verification, digests: Mapping[str, str]) -> dict[str, Any]:
                   for path in files],
         "digests": {"data": expected.digest if expected else "", **digests},
     })  # fmt: skip
+
+
+def certify_evaluation(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the certificate of an evaluation of `disteval`, which has proved it.
+
+    Args:
+        report: What ``disteval eval --json`` writes.
+    """
+    size, values = report["size"], report.get("metrics") or report.get("accuracy") or {}
+    return sealed({
+        "verdict": "proved", "says": f"is about each of {size:,} samples once",
+        "harness": "predictions", "task": report.get("task", ""), "metric": ", ".join(values),
+        "settings": {"coverage": report["coverage"]}, "stated": None, "samples": size,
+        "figures": [{"aggregate": name, "value": value, "samples": size}
+                    for name, value in values.items()
+                    if isinstance(value, (int, float)) and math.isfinite(value)],
+        "ids": summary_of(range(size)), "counts": {"scored": size}, "files": [],
+        "digests": {"contents": report["digest"] or ""},
+    })  # fmt: skip
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    """Return a certificate as the text of its file."""
+    return json.dumps(found, indent=1) + "\n"
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,8 +39,9 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
             raise cut_off(path, "", error) from error
     names = dict.fromkeys(name for each in metrics for name in each)
     metric = choose("metric", "--score", list(names), choice.score)
-    for row, found in zip(rows, metrics, strict=True):
-        row["score"] = found.get(metric)
+    rows = _of_metric(
+        [row | {"score": found.get(metric)} for row, found in zip(rows, metrics, strict=True)]
+    )
     dates = {date for _, date in details}
     about = [
         (path, found)
@@ -48,6 +49,12 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
         if path.stem.removeprefix("results_") in dates and task in found["results"]
     ]
     settings, problems = common((path, _settings(found, task)) for path, found in about)
+    means = {
+        each.get("corpus_level_fn")
+        for _, found in about
+        for each in _config(found, task).get("metrics", ())
+        if each.get("metric_name") == metric
+    }
     return Records(
         frame=pl.DataFrame(rows, infer_schema_length=None), harness="lighteval", task=task,
         files=tuple(str(path) for path, _ in details), metric=metric,
@@ -58,8 +65,19 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
             for _, found in about
             if (size := _config(found, task).get("original_num_docs") or -1) >= 0
         ),
-        settings=settings, problems=problems,
+        aggregates=("mean",) if means == {"mean"} else (), settings=settings, problems=problems,
     )  # fmt: skip
+
+
+def _of_metric(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of one metric, and one of each document that has no score.
+
+    A document has a record for each way of asking the model, such as by log-probabilities and by
+    generation, and each record has the scores of the metrics that need this way.
+    """
+    scored = {row["id"] for row in rows if row["score"] is not None}
+    others = {row["id"]: row for row in reversed(rows) if row["id"] not in scored}
+    return [row for row in rows if row["score"] is not None] + list(others.values())[::-1]
 
 
 def _row(record: Mapping[str, Any], line: int, choice: Choice) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _USUAL = dict.fromkeys(
      "bits_per_byte": "bits"}  # fmt: skip
 """How lm-eval's own metrics are aggregated, unless the task says another way."""
 
-_SETTINGS = ("model_name", "chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
+_SETTINGS = ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
 
 
 def read(files: Sequence[Path], choice: Choice) -> Records:
@@ -135,6 +135,7 @@ def _aggregates(metric: str, configs: Sequence[Mapping[str, Any]]) -> tuple[str,
 def _settings(found: Mapping[str, Any], task: str) -> dict[str, str]:
     """Return what has to be equal among the jobs of one result."""
     settings = {name: found.get(name) for name in _SETTINGS}
+    settings["model"] = found.get("model_name")
     settings["task version"] = found.get("versions", {}).get(task)
     settings["shots"] = found.get("n-shot", {}).get(task)
     settings["limit"] = found.get("config", {}).get("limit")
