@@ -36,7 +36,7 @@ _MESSAGE_LENGTH = 160
 @option("--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these.")
 @option(
     "--examples", type=COUNT, default=100, metavar="N",
-    help="Drawn examples of a rule; of larger worlds a quarter.",
+    help="Drawn examples of a rule; of larger worlds an eighth.",
 )  # fmt: skip
 @option("--seed", type=int, default=0, metavar="N", help="The seed of drawing.")
 @option("--list", "list_rules", is_flag=True, help="List the rules and exit.")

@@ -70,8 +70,9 @@ class Bench:
         return any(1 < size < self.world_size for size in self.sizes)
 
     def share(self, examples: Sequence[T]) -> Sequence[T]:
-        """Return the examples to try: one of four where a smaller world tries them all."""
-        return examples[::4] if self.is_larger else examples
+        """Return the examples to try: one of eight where another world tries them all."""
+        tried = self.is_larger or (self.world_size == 1 and max(self.sizes, default=1) > 1)
+        return examples[::8] if tried else examples
 
     @property
     def world(self) -> JudgedWorld:

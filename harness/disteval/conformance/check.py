@@ -97,8 +97,8 @@ def check_backend(
         world_sizes: The numbers of ranks to try.
         rules: The rules to try; None means all.
         launcher: How to start the ranks; None means the launcher that the class names.
-        examples: Drawn examples for each rule and world size, one of four of them
-            where a smaller world of several ranks tries them all.
+        examples: Drawn examples for each rule and world size, one of eight of them
+            where the smallest world of several ranks tries them all.
         seed: The seed of drawing; the same seed draws the same examples.
         timeout: Seconds that one example may take.
         led: Ranks that a launcher has started already; None starts ranks.

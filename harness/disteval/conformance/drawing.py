@@ -73,6 +73,9 @@ _MODES = st.sampled_from(["strided", "contiguous"])
 DATA_SETS = st.tuples(st.integers(0, 40), _MODES, st.booleans(), st.integers(1, 9))
 """The size, the way of sharding, whether shards are padded, and the batch size."""
 
+_LONG = (STEPS, DATA_SETS)
+"""Examples of many collectives; half as many are drawn, for they take most of the time."""
+
 DEPENDS = "when it was repeated"
 """In what is said of an example that failed, and passed when it was tried again."""
 
@@ -172,10 +175,11 @@ def _call(
     function: Callable[[T], None], strategy: st.SearchStrategy[T], examples: int, random_seed: int
 ) -> None:
     """Call a function with drawn examples, and with smaller ones once it has raised."""
+    long = any(strategy is each for each in _LONG)
 
     @seed(random_seed)
     @settings(
-        max_examples=examples,
+        max_examples=-(-examples // 2) if long else examples,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
