@@ -290,7 +290,9 @@ def test_ranks_that_can_not_be_started_anew_are_not_judged_after_a_loss(folder: 
         follower.communicate(timeout=60)
     assert leader.returncode == 2, output + errors
     assert re.search(r":Waits .*1\.1 .*; not judged: .*2\.2, 3\.3 .* 2\n", output), output
-    assert re.search(rf"2\.2 at W=2: rank 1 .* {HERE}:Waits --rules 2\.2 --world-size 2", output)
+    assert re.search(
+        rf"2\.2 at world size 2: rank 1 .* {HERE}:Waits --rules 2\.2 --world-size 2", output
+    )
     results = json.loads((folder / "r.json").read_text())["rules"]
     assert [result["outcome"] for result in results] == ["passed", "error", "error"]
 

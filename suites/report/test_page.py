@@ -197,7 +197,11 @@ def test_each_reason_is_told_once() -> None:
     rules = select_rules(["7.1", "9.*"])
     report = check_backend("threads", (1, 2), rules=rules, examples=2)
     said = " ".join(" ".join(Page(page(("a.json", report.to_json()))).texts).split())
-    for where in ("7.1 at W=1 ", "9.1, 9.2, 9.3 at W=1, W=2", "7.1 at W=2"):
+    for where in (
+        "rule 7.1 at world size 1 ",
+        "rules 9.1-9.3 at world sizes 1 and 2",
+        "7.1 at world size 2",
+    ):
         assert said.count(where) == 1, where
 
 

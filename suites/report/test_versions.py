@@ -29,7 +29,7 @@ def run(version: str, day: int, broken: str = "", **more: Any) -> dict[str, Any]
     ]  # fmt: skip
     return {
         "schema_version": 1, "kind": "check", "version": "0.1.0", "verdict": "conformant",
-        "covers": "is perfect", "contract": CONTRACT, "single_rank": "", "required_run": 6,
+        "covers": "is perfect", "contract": CONTRACT, "single_rank": "",
         "target": "mine", "target_distribution": "my-pkg", "target_version": version,
         "created": f"2026-11-{day:02}T12:00:00Z", "seed": 0, "examples": 5, "timeout": 20.0,
         "launcher": None, "rules": rules, **more,

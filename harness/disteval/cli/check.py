@@ -147,8 +147,7 @@ def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
         )
     console.print(table)
     for reason in reasons_of(map(vars, report.rules)):
-        where = "; ".join(reason.where)
-        print_line(console, f"{SIGNS[reason.outcome].glyph} {where}: {reason.text}")
+        print_line(console, f"{SIGNS[reason.outcome].glyph} {reason.where}: {reason.text}")
     print_findings(console, findings_of(map(vars, report.rules)))
     total = sum(result.examples for result in report.rules)
     print_verdict(console, report.target, report.judged)

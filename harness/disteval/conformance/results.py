@@ -117,12 +117,6 @@ class Report(BaseReport):
         """Why the class declares that it can't do more than one rank; empty if it can."""
         return self.cls.capabilities.why_not("multi_rank")
 
-    @property
-    def required_run(self) -> int:
-        """The number of rules without a capability that were judged, over all world sizes."""
-        judged = ("passed", "failed")
-        return sum(r.level != "optional" and r.outcome in judged for r in self.rules)
-
     def replay(self, result: Result) -> str:
         """Return the command that repeats one rule at one world size."""
         options = {
@@ -151,7 +145,6 @@ class Report(BaseReport):
             "covers": verdict.covers,
             "contract": contract(self.cls),
             "single_rank": self.single_rank,
-            "required_run": self.required_run,
             **values,
         }
 

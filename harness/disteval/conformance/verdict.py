@@ -6,7 +6,7 @@ It knows results as the JSON of a check has them, so a page judges a file's resu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -235,7 +235,7 @@ class Reason(NamedTuple):
 
     outcome: str
     text: str
-    where: Sequence[str]
+    where: str
 
 
 def _where_of(results: Iterable[Mapping[str, Any]]) -> str:
@@ -247,17 +247,9 @@ def _where_of(results: Iterable[Mapping[str, Any]]) -> str:
 
 def reasons_of(results: Iterable[Mapping[str, Any]]) -> list[Reason]:
     """Return the reasons why a backend was not judged by some rules, each reason once."""
-    untold: dict[tuple[str, str], dict[str, list[int]]] = {}
+    untold: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for result in results:
         if result["outcome"] != "failed" and result["message"]:
             again = f"; again: {result['replay']}" if result["replay"] else ""
-            sizes = untold.setdefault((result["outcome"], result["message"] + again), {})
-            sizes.setdefault(result["id"], []).append(result["world_size"])
-    found = []
-    for (outcome, text), rules in untold.items():
-        where: dict[str, list[str]] = {}
-        for id_, sizes_of_rule in rules.items():
-            where.setdefault(", ".join(f"W={size}" for size in sizes_of_rule), []).append(id_)
-        told = [f"{', '.join(ids)} at {sizes}" for sizes, ids in where.items()]
-        found.append(Reason(outcome, text, told))
-    return found
+            untold.setdefault((result["outcome"], result["message"] + again), []).append(result)
+    return [Reason(*reason, _where_of(some)) for reason, some in untold.items()]

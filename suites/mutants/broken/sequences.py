@@ -83,7 +83,6 @@ class DoubleBufferOfEachObject(Mutant):
     """Uses two buffers in turn and one barrier, which suffices only for a single backend object."""
 
     breaks = "5.4"
-    cause = "backend object"
 
     def __init__(self) -> None:
         super().__init__()

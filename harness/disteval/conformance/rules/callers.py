@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import payload
 from disteval.conformance.fingerprint import describe
-from disteval.conformance.rule import BrokenRuleError, NotApplicableError, rule
+from disteval.conformance.rule import BrokenRuleError, NotApplicableError, Trial, rule
 from disteval.conformance.rules.lost import bound_of
 from disteval.contract import BaseDistBackend
 from disteval.world.collective_log import LoggedBackend
@@ -140,22 +140,14 @@ def check_forked_children(bench: Bench) -> None:
     world = bench.world_size
     bound = bound_of(bench)
     for parent in sorted({0, world - 1}):
-        example = f"rank {parent} forks a child that gathers, and then all ranks do"
+        example = (
+            f"rank {parent} forks a child that gathers, and then all ranks do: what the child did "
+            f"wrong, and the next results"
+        )
         bench.run(gather_parents, [parent] * world)
+        after = [[("rank", parent, rank) for rank in range(world)], ("rank", parent, parent)]
         tasks = [(parent, bound)] * world
-        found = bench.run(gather_in_a_child, tasks, [example], delay=bound)
-        lines = [f"the child of rank {parent} {wrong}" for wrong, _ in found if wrong]
-        lines += [
-            f"the next collectives of rank {rank} returned {after}"
-            for rank, (_, after) in enumerate(found)
-            if after != _each(parent, world, "rank")
-        ]
-        if lines:
-            raise BrokenRuleError("\n".join(lines), example)
-
-
-def _each(parent: int, world: int, name: str) -> list[Any]:
-    return [[(name, parent, rank) for rank in range(world)], (name, parent, parent)]
+        bench.expect(gather_in_a_child, [Trial(tasks, [["", *after]] * world, example)], bound)
 
 
 def gather_parents(backend: BaseDistBackend, parent: int) -> list[Any]:
@@ -164,12 +156,12 @@ def gather_parents(backend: BaseDistBackend, parent: int) -> list[Any]:
     return [backend.all_gather_object(mine), backend.broadcast_object(mine, parent)]
 
 
-def gather_in_a_child(backend: BaseDistBackend, task: tuple[int, float]) -> tuple[str, list[Any]]:
+def gather_in_a_child(backend: BaseDistBackend, task: tuple[int, float]) -> list[Any]:
     """Return what a child of one rank did wrong, and the results of the ranks' next collectives."""
     parent, seconds = task
     wrong = fork_a_child(backend, seconds) if backend.rank == parent else ""
     mine = ("rank", parent, backend.rank)
-    return wrong, [backend.all_gather_object(mine), backend.broadcast_object(mine, parent)]
+    return [wrong, backend.all_gather_object(mine), backend.broadcast_object(mine, parent)]
 
 
 def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:

@@ -69,7 +69,8 @@ def check_independence(bench: Bench) -> None:
     collective changes the object that it is given; work on a copy.
     """
     ranks, trials = range(bench.world_size), []
-    for src, (number, kind) in itertools.product(ranks[-2:], enumerate(_KINDS)):
+    sources = ranks[-1 if bench.is_larger else -2 :]
+    for src, (number, kind) in itertools.product(sources, enumerate(_KINDS)):
         alike = (src + number) % 2 == 1  # with two ranks or more, each kind is sent both ways
         sent = [0 if alike else rank for rank in ranks]
         twice = [*sent, sent[src], *sent, sent[src]]
@@ -103,7 +104,8 @@ def check_inputs(bench: Bench) -> None:
     identity; serialise the object in each call.
     """
     world, trials = bench.world_size, []
-    for src, kind in itertools.product(range(world)[-2:], _KINDS):
+    sources = range(world)[-1 if bench.is_larger else -2 :]
+    for src, kind in itertools.product(sources, _KINDS):
         late = (src + 1) % world
         expected = []
         for changes in range(4):
