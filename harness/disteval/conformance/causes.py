@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from disteval.conformance.fingerprint import Gathered, describe, digest
+from disteval.conformance.fingerprint import BASES, Gathered, describe, digest
 from disteval.conformance.wrong import Difference, Long, same
 from disteval.errors import HarnessError, WorldError
 from disteval.world.channel.messages import Frame
@@ -141,19 +141,22 @@ def failure_of(seen: Seen, message: str) -> str:
     with suppress(Exception):  # what a broken backend returned may not even be comparable
         if all(difference.got is not None for difference in seen.shown):
             parts = [part for each in seen.shown for part in leaves(each.got, each.expected)]
-            return ", ".join(sorted({_of_parts(*part) for part in parts}))
+            return ", ".join(sorted({_of_parts(*part) for part in parts})) or "other sharing"
     return "other results"
 
 
 def _of_parts(got: Any, expected: Any) -> str:
-    if isinstance(got, Long):
-        got = b"" if got.kind == "bytes" else bytearray()
-    if type(got) is not type(expected):
-        return "another type"
-    lengths = [
-        len(each) if isinstance(each, list | tuple | dict) else 0 for each in (got, expected)
-    ]
-    return "another value" if lengths[0] == lengths[1] else "another length"
+    came, sent = _kind(got), _kind(expected)
+    if came != sent:
+        return f"{came} for {sent}"
+    lengths = {len(each) for each in (got, expected) if isinstance(each, list | tuple | dict)}
+    return f"another {'length' if len(lengths) == 2 else 'value'} of {sent}"
+
+
+def _kind(obj: Any) -> str:
+    return (
+        obj.kind if type(obj) is Long else "list" if type(obj) is Gathered else type(obj).__name__
+    )
 
 
 def _raised(seen: Seen) -> set[str]:
@@ -290,7 +293,7 @@ def leaves(got: Any, expected: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
         parts = list(zip(got, expected, strict=True))
     elif alike and type(got) is dict and list(got) == list(expected):
         parts = list(zip(got.values(), expected.values(), strict=True))
-    elif alike and hasattr(got, "__dict__") and not isinstance(got, BaseException):
+    elif alike and hasattr(got, "__dict__") and not isinstance(got, (BaseException, *BASES)):
         parts = [(vars(got), vars(expected))]
     else:
         yield got, expected

@@ -18,7 +18,7 @@ import numpy as np
 # Whether two equal objects of these types are the same object makes no difference to users.
 _IMMUTABLE = (tuple, frozenset, range, np.generic, datetime.date, datetime.timedelta)
 
-_BASES = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float)
+BASES = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float)
 """What classes of a user's own may be derived from, with a value beside their attributes."""
 
 
@@ -28,7 +28,7 @@ class _Short(reprlib.Repr):
     def repr1(self, obj: Any, level: int) -> str:
         text = super().repr1(obj, level)
         name = type(obj).__name__
-        is_told = type(obj) in (*_BASES, bool) or not isinstance(obj, _BASES) or name in text
+        is_told = type(obj) in (*BASES, bool) or not isinstance(obj, BASES) or name in text
         return text if is_told else f"{name}({text})"
 
     def repr_dict(self, obj: dict[Any, Any], level: int) -> str:
@@ -141,7 +141,7 @@ def _collect_compound(put: Callable[[bytes], None], obj: Any, known: dict[int, A
     elif isinstance(obj, BaseException):
         _put(put, "exception", f"{kind.__module__}.{kind.__qualname__}".encode())
         _collect(put, (obj.args, vars(obj)), known)
-    elif (base := next((each for each in _BASES if isinstance(obj, each)), None)) is not None:
+    elif (base := next((each for each in BASES if isinstance(obj, each)), None)) is not None:
         _put(put, base.__name__, f"{kind.__module__}.{kind.__qualname__}".encode())
         _collect(put, base(obj), known)
         _collect(put, (getattr(obj, "__dict__", {}), getattr(obj, "default_factory", None)), known)
