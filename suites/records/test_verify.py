@@ -196,7 +196,10 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
 BAD = {
     "a cut line": (b'{"id": 1, "score": 1}\n{"id": 2, "sc', "line 2: can't be read"),
     "mixed ids": (b'{"id": 1, "score": 1}\n{"id": "2", "score": 1}', "line 1 has 1 and line 2 has"),
-    "mixed ids, text first": (b'{"id": "1", "score": 1}\n{"id": 2, "score": 1}', "line 2 has 2"),
+    "mixed ids, text first": (
+        b'{"id": "1", "score": 1}\n' * 200 + b'{"id": 2, "score": 1}',
+        "line 201 has 2",
+    ),
     "no id": (b'{"id": 1, "score": 1}\n{"score": 1}', "line 2: the id 'id' is None"),
     "a score of text": (b'{"id": 1, "score": "high"}', "line 1: the score 'score' is 'high'"),
     "no object": (b'{"id": 1, "score": 1}\n[2]', "line 2: expected an object"),
