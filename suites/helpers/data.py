@@ -11,18 +11,21 @@ from disteval import ledger
 from disteval.coverage import Counted, certify
 from disteval.data import download
 from disteval.data.cifar10 import BINARY_FOLDER
+from disteval.data.collate import collate
 from disteval.data.contents import Elements, digests_of, digests_of_rows, noted, total
 from disteval.data.digests import IncomparableError, digest_of
-from disteval.data.loading import Loader
-from disteval.data.plan import Batch, Plan
+from disteval.data.plan import Batch
 from disteval.data.samples import Items
+from disteval.data.sources import NOTHING, Form, Indexed
+from disteval.default_backend import get_dist_backend
 
 
 def load(samples: Any, workers: int, size: int = 50) -> list[Batch]:
     """Read so many samples in batches of eight, as one rank does with so many processes."""
-    plan = Plan(size, 8, 8)
-    with closing(Loader(Items(samples), workers)) as loader:
-        return list(loader.load(map(plan.unit, range(len(plan)))))
+    form = Form(8, 8, size, None, collate, workers)
+    with closing(Indexed(Items(samples), form, get_dist_backend("non_dist"))) as source:
+        source.begin(NOTHING)
+        return list(source.read((unit, True) for unit in range(source.units or 0)))
 
 
 def pickled_for_workers(samples: Any) -> bytes:

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar, NamedTuple, NoReturn, cast
@@ -31,7 +31,7 @@ _starting = threading.Lock()
 
 
 class ProcessLoader:
-    """Reads batches with worker processes; see `disteval.data.loading.Loader`.
+    """Reads batches with worker processes; see `disteval.data.sources.Indexed`.
 
     Raises:
         UsageError: The samples or ``collate`` can't be sent between processes.
@@ -53,7 +53,7 @@ class ProcessLoader:
         )
         self._batches: Any = None
 
-    def load(self, picks: Iterable[Picked]) -> Iterator[Batch]:
+    def load(self, picks: Iterable[Picked]) -> Generator[Batch, None, None]:
         """Yield the batches that were picked, in their order.
 
         Raises:

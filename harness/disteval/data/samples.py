@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from disteval.data.collate import Collate, assemble
 from disteval.data.collate import collate as default_collate
 from disteval.data.contents import (
     Digests,
-    Held,
     bytes_of_list,
     changed,
     digests_of,
@@ -27,20 +26,6 @@ from disteval.data.contents import (
 from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
-Read = Callable[[Picked], Batch]
-"""A function that reads the samples of a batch, into arrays of its own."""
-
-
-class Sized(Held, Protocol):
-    """Samples that have numbers, from 0 up to their length."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
-
-    def reader(self) -> Read:
-        """Return what reads batches; it can be pickled if the samples can."""
-        ...
-
 
 def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
     """Return samples of any kind in the form in which they are read.
@@ -51,7 +36,9 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
             and collates other samples by `disteval.data.collate`.
 
     Returns:
-        The samples; None if they are a stream, which has no length.
+        The samples; None if they are a stream, which has no length or can't be indexed: a function
+        without arguments that returns an iterable, every iterator, and torch's ``IterableDataset``,
+        although it inherits a ``__getitem__``.
 
     Raises:
         UsageError: The value is of another kind, or its arrays have different lengths.
@@ -60,29 +47,19 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
     if isinstance(samples, ArrayDataset):
         samples = samples.images, samples.labels
     if isinstance(samples, tuple | Mapping) or _is_array(samples):
-        return Columns(samples, collate)
-    if is_stream(samples):
+        columns = Columns(samples)
+        return columns if collate is None else Items(columns, collate)
+    torch, has_index = sys.modules.get("torch"), hasattr(samples, "__getitem__")
+    if torch is not None and isinstance(samples, torch.utils.data.IterableDataset):
         return None
-    if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
+    if has_index and hasattr(samples, "__len__"):
         return Items(samples, collate or default_collate)
+    if has_index or hasattr(samples, "__iter__") or callable(samples):
+        return None
     raise UsageError(
         f"samples has the type {type(samples).__name__}; give arrays, anything with a length "
         f"and an index, such as a list or a torch Dataset, or anything to iterate over"
     )
-
-
-def is_stream(samples: Any) -> bool:
-    """Return whether samples are a stream, which has no length or can't be indexed.
-
-    A function without arguments that returns an iterable is one, and every iterator, and torch's
-    ``IterableDataset``, although it inherits a ``__getitem__``.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(samples, torch.utils.data.IterableDataset):
-        return True
-    if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
-        return False
-    return hasattr(samples, "__iter__") or hasattr(samples, "__getitem__") or callable(samples)
 
 
 class Columns:
@@ -90,14 +67,12 @@ class Columns:
 
     Args:
         columns: Arrays of NumPy or a framework, and lists.
-        collate: Makes a batch of a list of samples; None takes rows of every array at once.
 
     Raises:
         UsageError: A column is of another kind, or the lengths differ.
     """
 
-    def __init__(self, columns: Any, collate: Collate | None = None) -> None:
-        self._collate = collate
+    def __init__(self, columns: Any) -> None:
         named = _named(columns)
         self._columns = {name: _column(name, column) for name, column in named.items()}
         lengths = {
@@ -122,10 +97,6 @@ class Columns:
         """Return a field of all samples, or None if there is no such field."""
         return self._columns.get(name)
 
-    def reader(self) -> Read:
-        """Return what takes rows of every array, or collates samples, see `Sized`."""
-        return Items(self, self._collate) if self._collate else self._read
-
     def digests(self, numbers: Indices) -> Digests:
         """Return the digests of some rows, see `disteval.data.contents.Held`."""
         return digests_of_rows(self._form([_take(c, numbers) for c in self._columns.values()]))
@@ -134,7 +105,8 @@ class Columns:
         """Return how many bytes all rows take in memory, judged by some."""
         return sum(_bytes_held(column, some) for column in self._columns.values())
 
-    def _read(self, picked: Picked) -> Batch:
+    def __call__(self, picked: Picked) -> Batch:
+        """Read a batch: take its rows of every array."""
         count, numbers = picked.counted, picked.filled_up
         taken = [_take(column, numbers) for column in self._columns.values()]
         filled = self._form(taken)
@@ -158,6 +130,7 @@ class Items:
 
     Args:
         items: The samples, which stay an attribute; ``__getitems__`` is used where there is one.
+            Or `Columns`, for a collate of one's own.
         collate: Makes a batch of a list of samples.
     """
 
@@ -179,16 +152,19 @@ class Items:
 
     def digests(self, numbers: Indices) -> Digests:
         """Return the digests of some samples, see `disteval.data.contents.Held`."""
+        if isinstance(self.items, Columns):
+            return self.items.digests(numbers)
         # One after another, because the next one may be read into the same memory.
         return digests_of(fetch(self.items, numbers[i : i + 1])[0] for i in range(len(numbers)))
 
     def bytes_held(self, some: Indices) -> float:
-        """Return how many bytes all samples take in memory if they are a list, judged by some."""
-        return _bytes_held(self.items, some)
+        """Return how many bytes all samples take in memory, judged by some; inf if elsewhere."""
+        items = self.items
+        return items.bytes_held(some) if isinstance(items, Columns) else _bytes_held(items, some)
 
-    def reader(self) -> Read:
-        """Return what reads and collates samples, see `Sized`."""
-        return self
+
+Sized = Columns | Items
+"""Samples that have numbers, from 0 up to their length; it reads the batches that were picked."""
 
 
 def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> list[Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice, repeat
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +23,21 @@ from disteval.data.contents import SHARD_BITS, SWITCH, Elements, is_on, noted, t
 from disteval.data.digests import snapshot
 from disteval.data.length_of import ByLength, length_of_sample
 from disteval.data.lengths import gather_lengths
-from disteval.data.loading import Loader, called_ahead
 from disteval.data.plan import Batch, Indices, Picked, Plan, filled_rows
-from disteval.data.samples import Sized
+from disteval.data.samples import Items, Sized
 from disteval.data.shards import ShardedStream
 from disteval.errors import HarnessError, SampleError, UsageError, describe_error
+
+if TYPE_CHECKING:
+    from disteval.data.processes import ProcessLoader
 
 WINDOW = 64
 """The number of full batches whose elements are read before batches are made of them by length."""
 
 FIRST = 8
 """The number of samples that every rank evaluates, to show that it has the same model."""
+
+Result = TypeVar("Result")
 
 Units = Iterable[tuple[int, bool]]
 """Units, and whether their samples count on this rank."""
@@ -100,20 +107,39 @@ class Stored(NamedTuple):
 NOTHING = Stored(np.zeros(0, np.int64), {}, {})
 
 
-class Source(Protocol):
-    """What yields the batches of an evaluation.
+class Indexed:
+    """Samples that have numbers; a unit is a batch.
+
+    Workers read at most two batches each ahead. They are processes, which the ``DataLoader`` of
+    torch starts, for `Items` where torch is installed. Otherwise they are threads: taking rows of
+    arrays needs no interpreter of its own, and processes would need copies of the arrays.
+
+    Args:
+        samples: The samples, whose number must not change.
+        form: How batches are made.
+        backend: Joins the ranks.
 
     Attributes:
         size: The number of samples to evaluate; None for a stream.
         units: The number of units; None if it is known at the end alone.
         by_cost: Whether units come by falling cost.
+        waited: The seconds that the first batch of the last `read` was waited for, if there are
+            workers.
     """
 
-    @property
-    def size(self) -> int | None: ...  # noqa: D102
+    def __init__(self, samples: Sized, form: Form, backend: BaseDistBackend) -> None:
+        self._samples, self._form, self._backend = samples, form, backend
+        self._length = len(samples)
+        self.size = self._length if form.limit is None else min(self._length, form.limit)
+        self._processes: ProcessLoader | None = None
+        if form.workers and isinstance(samples, Items) and importlib.util.find_spec("torch"):
+            from disteval.data.processes import ProcessLoader
 
-    units: int | None
-    by_cost: bool
+            self._processes = ProcessLoader(samples, form.workers)
+        self._lengths: npt.NDArray[np.int64] | None = None
+        self.by_cost = form.by_length is not None
+        self.units: int | None = None
+        self.waited = 0.0
 
     def begin(self, stored: Stored) -> None:
         """Make units of the samples, without those that an earlier run has evaluated.
@@ -124,42 +150,6 @@ class Source(Protocol):
             UsageError: On every rank, when the lengths of samples are not such.
             RankError: On every rank, when a rank could not read a length.
         """
-        ...
-
-    def read(self, units: Units) -> Generator[Batch, None, None]:
-        """Yield the batches of some units; if it is closed before its end, no rank waits for it."""
-        ...
-
-    def close(self) -> None:
-        """End what reads ahead."""
-        ...
-
-
-class Indexed:
-    """Samples that have numbers; a unit is a batch.
-
-    Args:
-        samples: The samples, whose number must not change.
-        form: How batches are made.
-        backend: Joins the ranks.
-
-    Attributes:
-        waited: The seconds that the first batch of the last `read` was waited for, if there are
-            workers.
-    """
-
-    def __init__(self, samples: Sized, form: Form, backend: BaseDistBackend) -> None:
-        self._samples, self._form, self._backend = samples, form, backend
-        self._length = len(samples)
-        self.size = self._length if form.limit is None else min(self._length, form.limit)
-        self._loader = Loader(samples.reader(), form.workers)
-        self._lengths: npt.NDArray[np.int64] | None = None
-        self.by_cost = form.by_length is not None
-        self.units: int | None = None
-        self.waited = 0.0
-
-    def begin(self, stored: Stored) -> None:
-        """Make batches of the samples, see `Source`."""
         by = self._form.by_length
         if by is not None and self._lengths is None:
             self._lengths = gather_lengths(self._samples, self.size, by.length, self._backend)
@@ -170,12 +160,19 @@ class Indexed:
         self.units = len(self._plan)
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
-        """Yield batches, see `Source`."""
-        begin, self.waited = time.perf_counter(), 0.0
+        """Yield the batches of some units; if it is closed before its end, no rank waits for it."""
+        begin, self.waited, workers = time.perf_counter(), 0.0, self._form.workers
         picks = (self._plan.unit(unit, counts) for unit, counts in units)
-        with closing(self._loader.load(picks)) as batches:
+        if self._processes is not None:
+            coming = self._processes.load(picks)
+        elif workers:
+            reads = (partial(self._samples, picked) for picked in picks)
+            coming = called_ahead(reads, workers, 2 * workers)
+        else:
+            coming = (self._samples(picked) for picked in picks)
+        with closing(coming) as batches:
             for batch in batches:
-                if self._form.workers and not self.waited:
+                if workers and not self.waited:
                     self.waited = time.perf_counter() - begin
                 yield batch
         if len(self._samples) != self._length:
@@ -190,10 +187,11 @@ class Indexed:
 
     def close(self) -> None:
         """End the workers."""
-        self._loader.close()
+        if self._processes is not None:
+            self._processes.close()
 
 
-class _Streamed:
+class Streamed:
     """Elements that have to be read one after another.
 
     Nothing is opened before the first batch is asked for. The global number of an element is its
@@ -228,11 +226,11 @@ class _Streamed:
         self._compares = is_on()
 
     def begin(self, stored: Stored) -> None:
-        """Leave out what an earlier run has evaluated, see `Source`."""
+        """Leave out what an earlier run has evaluated, see `Indexed`."""
         self._stored = stored
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
-        """Yield batches, see `Source`; with workers, a thread reads one ahead."""
+        """Yield batches, see `Indexed`; with workers, a thread reads one ahead."""
         with closing(self._batches(units)) as batches:
             if not self._form.workers:
                 yield from batches
@@ -332,10 +330,10 @@ class _Streamed:
         return f"the shard {str(self.sharded.shards[self._part])!r:.200}"
 
 
-class WholeStream(_Streamed):
+class WholeStream(Streamed):
     """A stream that every rank reads whole; a unit is a batch of it.
 
-    See `_Streamed`. With a limit, shards are read one after another by every rank.
+    See `Streamed`. With a limit, shards are read one after another by every rank.
     """
 
     def __init__(self, samples: Any, form: Form, world_size: int, *, is_own: bool = False) -> None:
@@ -372,7 +370,7 @@ class WholeStream(_Streamed):
                 return
 
 
-class Shards(_Streamed):
+class Shards(Streamed):
     """A stream of shards, each of which one rank reads; a unit is a shard."""
 
     def __init__(self, samples: ShardedStream, form: Form, world_size: int) -> None:
@@ -381,7 +379,7 @@ class Shards(_Streamed):
         self.by_cost = False
 
     def begin(self, stored: Stored) -> None:
-        """Leave out what an earlier run has evaluated, see `Source`."""
+        """Leave out what an earlier run has evaluated, see `Indexed`."""
         super().begin(stored)
         self._left_over = [i for i in range(len(self._shards)) if not stored.has_part(i)]
         self.units = len(self._left_over)
@@ -410,7 +408,7 @@ class ShardsInStep(Shards):
         self._backend = backend
 
     def read(self, units: Units) -> Generator[Batch, None, None]:
-        """Yield batches, see `Source`; every rank must call it."""
+        """Yield batches, see `Indexed`; every rank must call it."""
         are_waiting = True  # the other ranks, for this one
         with closing(super().read(units)) as batches:
             try:
@@ -435,9 +433,11 @@ class ShardsInStep(Shards):
         return self._form.assembled([self._last], 0, counts=False)
 
 
-def source_of(
-    samples: Any, form: Form, backend: BaseDistBackend, *, in_step: bool
-) -> WholeStream | Shards:
+Source = Indexed | Streamed
+"""What yields the batches of an evaluation."""
+
+
+def source_of(samples: Any, form: Form, backend: BaseDistBackend, *, in_step: bool) -> Streamed:
     """Return the source of a stream, or of a function that returns one.
 
     Args:
@@ -471,3 +471,27 @@ def _iterator(source: Any, function: str) -> Iterator[Any]:
             f"the function {function} returned a value of type {type(source).__name__}; it must "
             f"return an iterable over the elements"
         ) from None
+
+
+def called_ahead(
+    calls: Iterable[Callable[[], Result]], threads: int, most: int
+) -> Generator[Result, None, None]:
+    """Yield what functions return, in their order; threads call some of them ahead.
+
+    Args:
+        calls: The functions.
+        threads: The number of threads.
+        most: The most functions that are called before the result of the one before is taken.
+    """
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="disteval-loading") as pool:
+        try:
+            for call in calls:
+                waiting.append(pool.submit(call))
+                if len(waiting) > most:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for left in waiting:
+                left.cancel()

@@ -182,7 +182,7 @@ class Canary:
 
 def _is_read_alike(work: Work, batch: Batch) -> bool:
     """Return whether the first samples of a batch are the same each time that they are read."""
-    if work.opened is None or not isinstance(read := work.opened.reader(), Items):
+    if not isinstance(read := work.opened, Items):
         return True  # elements come once, and nothing is drawn where rows of arrays are taken
     numbers = batch.numbers[: min(batch.samples, _TWICE)]
     digests = set()
@@ -217,7 +217,7 @@ def _common(work: Work) -> Outputs:
             if work.opened is not None:
                 assert look is not None
                 rows = filled_rows(len(ids), form.batch_size, step)
-                batch = work.opened.reader()(Picked(ids, len(ids), rows))
+                batch = work.opened(Picked(ids, len(ids), rows))
                 if not look.has(ids, batch.contents):
                     look.why_not = RANDOM
                     return Outputs()

@@ -17,7 +17,7 @@ from disteval.data.contents import CONTENTS, Look, is_on
 from disteval.data.plan import Batch
 from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
 from disteval.data.samples import Sized, open_samples
-from disteval.data.sources import Indexed, Shards, Source, WholeStream, source_of
+from disteval.data.sources import Indexed, Shards, Source, Streamed, source_of
 from disteval.errors import UsageError
 from disteval.evaluation.canary import Canary
 from disteval.evaluation.task import Task
@@ -96,7 +96,7 @@ class Work:
         self.weights: dict[str, str] = {}
         self.spans_ranks = self._has_drawn = False
         self._models: list[Any] = []
-        self.stream: WholeStream | Shards | None = None
+        self.stream: Streamed | None = None
         self.opened: Sized | None = open_samples(
             task.samples, None if task.collate is None else self.form.collate
         )
