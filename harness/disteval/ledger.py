@@ -19,13 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from functools import reduce
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from disteval.arguments import unwritable
 from disteval.coverage import Certificate, add_certificates, add_contents, unpacked_ids
@@ -109,41 +107,29 @@ def merged(parts: Sequence[Part]) -> list[Part]:
     if len(parts) < 2:
         return [*parts]
     states = fold_totals([part.states for part in parts])
-    return [*parts] if states is None else [reduce(_joined, parts)._replace(states=states)]
+    return [*parts] if states is None else [joined(parts)._replace(states=states)]
 
 
-def _joined(one: Part, other: Part) -> Part:
-    return Part(
-        one.rank,
-        one.ids + other.ids,
-        add_certificates([one.certificate, other.certificate]),
-        b"",
-        one.files + other.files,
-        lengths_of([one, other]),
-        _added_up([one.contents, other.contents]),
-        all_repeatable([one, other]),
-        one.parts + other.parts,
-    )
-
-
-def lengths_of(parts: Sequence[Part]) -> dict[int, int]:
-    """Return the number of elements of each part of a stream that was read to its end."""
-    return {key: value for part in parts for key, value in part.lengths.items()}
-
-
-def all_repeatable(parts: Sequence[Part]) -> bool | None:
-    """Return whether the first samples of all had the same outputs twice; None if unknown."""
+def joined(parts: Sequence[Part]) -> Part:
+    """Return parts as one, without the states of the metrics."""
+    lengths: dict[int, int] = {}
+    contents: dict[int, int | None] = {}
+    for part in parts:
+        lengths |= part.lengths
+        for key, value in part.contents.items():
+            contents[key] = add_contents(contents.get(key, 0), value)
     known = [part.repeatable for part in parts if part.repeatable is not None]
-    return all(known) if known else None
-
-
-def _added_up(sums: Sequence[Mapping[int, int | None]]) -> dict[int, int | None]:
-    """Return the sum of the digests of each part of a stream; None if one is unknown."""
-    found: dict[int, int | None] = {}
-    for each in sums:
-        for key, value in each.items():
-            found[key] = add_contents(found.get(key, 0), value)
-    return found
+    return Part(
+        parts[0].rank if parts else 0,
+        tuple(block for part in parts for block in part.ids),
+        add_certificates([part.certificate for part in parts]),
+        b"",
+        tuple(file for part in parts for file in part.files),
+        lengths,
+        contents,
+        all(known) if known else None,
+        sum(part.parts for part in parts),
+    )
 
 
 class Run(NamedTuple):
@@ -429,8 +415,8 @@ def _has_files(where: Path, part: Part) -> bool:
 
 def stored_of(parts: Sequence[Part]) -> Stored:
     """Return what some parts amount to."""
-    ids = np.sort(np.concatenate([np.zeros(0, np.int64), *map(_ids, parts)]))
-    return Stored(ids, lengths_of(parts), _added_up([part.contents for part in parts]))
+    whole = joined(parts)
+    return Stored(np.sort(unpacked_ids(whole.ids)), whole.lengths, whole.contents)
 
 
 class _Found(NamedTuple):
@@ -546,7 +532,7 @@ def _is_other(
 
 def _once(folder: Path, parts: Sequence[Part]) -> Sequence[Part]:
     """Return parts none of which has a sample of one before."""
-    ids = [_ids(part) for part in parts]
+    ids = [unpacked_ids(part.ids) for part in parts]
     every = np.concatenate([np.zeros(0, np.int64), *ids])
     if len(np.unique(every)) == len(every):
         return parts
@@ -559,10 +545,6 @@ def _once(folder: Path, parts: Sequence[Part]) -> Sequence[Part]:
         known |= mine
         found.append(part)
     return found
-
-
-def _ids(part: Part) -> npt.NDArray[np.int64]:
-    return unpacked_ids(part.ids)
 
 
 @contextmanager

@@ -46,18 +46,17 @@ def check_streams(
     return 0 if contents is None else sum(lengths.values())
 
 
-def check_has_elements(lengths: Mapping[int, int]) -> None:
-    """Raise UsageError if no part of a stream has an element."""
-    if not any(lengths.values()):
-        raise UsageError(f"the stream has no elements; {_FRESH}")
-
-
 def runs_of_elements(lengths: Mapping[int, int]) -> list[range]:
     """Return the global numbers of all elements, as one range for each part of the stream.
 
     Args:
         lengths: The number of elements of each part.
+
+    Raises:
+        UsageError: No part has an element.
     """
+    if not any(lengths.values()):
+        raise UsageError(f"the stream has no elements; {_FRESH}")
     return [
         range(part << SHARD_BITS, (part << SHARD_BITS) + count)
         for part, count in sorted(lengths.items())

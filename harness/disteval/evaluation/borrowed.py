@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from disteval.errors import HarnessError, RankError, UsageError, WorldError, des
 from disteval.evaluation.agreement import Failure, agree
 from disteval.evaluation.evaluate import carry_out
 from disteval.evaluation.result import Completed, Evaluation, outcome_of
-from disteval.evaluation.schedules import Finish, Leases
+from disteval.evaluation.schedules import Finish, Leases, Schedule
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Target, Work
 from disteval.host import this_machine
@@ -33,8 +33,11 @@ from disteval.world.channel.leader import Channel
 from disteval.world.channel.link import Address, Link, connect
 
 
-class Borrowed:
+class Borrowed(Schedule):
     """Units that a rank borrows from a lender, which may give them to another rank as well.
+
+    So no rank knows how many it gets, and what a rank has done of a lease that it can't commit is
+    not kept.
 
     Args:
         work: What is evaluated.
@@ -45,11 +48,9 @@ class Borrowed:
     def __init__(self, work: Work, borrower: Borrower, turns: int = 1) -> None:
         self._turns = turns
         self._work, self.source, self._borrower = work, work.source, borrower
-        self.rank, self.seen, self.is_kept = borrower.rank, 0, borrower.is_kept
+        self.rank, self.is_kept = borrower.rank, borrower.is_kept
         self._lease = Lease(-1, 0, 0)
         self._unit: int | None = None
-        # What was done of a lease is not kept.
-        self.whole: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield the units of each lease, see `Schedule`."""
@@ -71,13 +72,6 @@ class Borrowed:
         """Send what the lease amounts to."""
         waited = self.source.waited if isinstance(self.source, Indexed) else 0.0
         self._borrower.commit(self._lease, part, waited)
-
-    def keep(self, commit: Callable[[], None]) -> None:
-        """Do nothing: another rank evaluates the lease."""
-
-    def total(self) -> int | None:
-        """Return None: no rank knows how many leases it gets."""
-        return None
 
     def complete(self, finish: Finish, failure: Failure | None) -> Completed:
         """Wait for the result, which the lender may have this rank compute; see `Schedule`."""

@@ -19,7 +19,6 @@ from disteval.arguments import check_path, is_switched_on
 from disteval.contract import BaseDistBackend
 from disteval.coverage import (
     Counted,
-    add_certificates,
     add_contents,
     fault_of,
     name_some,
@@ -31,7 +30,7 @@ from disteval.data.contents import SHARD_BITS, as_text, is_on
 from disteval.data.length_of import ByLength
 from disteval.data.plan import Batch, Indices
 from disteval.data.predictions import Predictions, complete
-from disteval.data.same_streams import check_has_elements, runs_of_elements
+from disteval.data.same_streams import runs_of_elements
 from disteval.default_backend import joining_backend
 from disteval.errors import SampleError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, agree, log_failure
@@ -41,7 +40,7 @@ from disteval.evaluation.task import Predict, Task
 from disteval.evaluation.updates import Update, check_rows
 from disteval.evaluation.work import Progress, Target, Work
 from disteval.identity import incomparable
-from disteval.ledger import Part, all_repeatable, lengths_of
+from disteval.ledger import Part, joined
 from disteval.metrics.base import BaseMetric
 from disteval.metrics.totals import check_kept, check_own, compute_totals, take_totals
 from disteval.outputs import OUTPUTS, SWITCH
@@ -205,7 +204,10 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
     begin = time.perf_counter()
     is_known = bool(work.canary.text) or not is_switched_on(SWITCH)
     total = schedule.total() if work.progress else None
-    with reporting(work.progress, schedule.rank, total) as report:
+    with ExitStack() as stack:
+        report = work.progress if callable(work.progress) else None
+        if work.progress is True and not schedule.rank and total != 0:
+            report = stack.enter_context(_bar(total))
         failure = run(work, schedule, report, total)
     outcome, world_size, stored, since, padded, compared, leases = schedule.complete(
         partial(finish, work), failure
@@ -335,13 +337,15 @@ class _Loop:
             self._work.writer.drop()
 
 
-def run(work: Work, schedule: Schedule, report: Progress, total: int | None) -> Failure | None:
+def run(
+    work: Work, schedule: Schedule, report: Progress | None, total: int | None
+) -> Failure | None:
     """Evaluate what a schedule says, and commit it; return what failed on this rank, if anything.
 
     Args:
         work: What is evaluated.
         schedule: Says which samples, and takes what was done.
-        report: Is told of each batch.
+        report: Is told of each batch; None tells nobody.
         total: The number of samples of this rank, as far as it is known.
     """
     loop = _Loop(work, schedule)
@@ -356,7 +360,8 @@ def run(work: Work, schedule: Schedule, report: Progress, total: int | None) -> 
                         loop.evaluate(batch)
                         schedule.seen += batch.samples
                         loop.place = "progress"
-                        report(schedule.seen, total)
+                        if report is not None:
+                            report(schedule.seen, total)
                         loop.place = "committing"
                         then = schedule.after(batch)
                         if then == "drop":
@@ -393,26 +398,18 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
         UsageError: A stream has no elements, or a metric refuses samples.
         RankError: A metric could not compute.
     """
-    ids: int | Sequence[range]
-    if work.source.size is not None:
-        ids = size = work.source.size
-    else:
-        lengths = lengths_of(parts)
-        check_has_elements(lengths)
-        ids = runs_of_elements(lengths)
-        size = sum(map(len, ids))
-    certificates = [part.certificate for part in parts]
-    if not prove(certificates, ids):
+    whole, size = joined(parts), work.source.size
+    ids = runs_of_elements(whole.lengths) if size is None else size
+    if not prove([whole.certificate], ids):
         shards = [np.zeros(0, np.int64)] * (1 + max(part.rank for part in parts))
         for part in parts:
             shards[part.rank] = np.concatenate([shards[part.rank], unpacked_ids(part.ids)])
         raise fault_of(shards, ids)
-    proved = add_certificates(certificates)
     results = compute_totals(work.task.metrics, [part.states for part in parts])
     if isinstance(work.target, Predictions):
-        files = [file for part in parts for file in part.files]
-        complete(work.target, work.task.name, files, size, proved)
-    return Outcome(results, size, proved.contents, all_repeatable(parts))
+        complete(work.target, work.task.name, whole.files, whole.certificate)
+    counted, _, contents = whole.certificate
+    return Outcome(results, counted, contents, whole.repeatable)
 
 
 def _failure(place: str, ids: Indices, error: Exception) -> Failure:
@@ -428,14 +425,8 @@ def _failure(place: str, ids: Indices, error: Exception) -> Failure:
 
 
 @contextmanager
-def reporting(progress: bool | Progress, rank: int, total: int | None) -> Iterator[Progress]:
-    """Yield a function that shows how far this rank is."""
-    if callable(progress):
-        yield progress
-        return
-    if not progress or rank or total == 0:
-        yield lambda *_: None
-        return
+def _bar(total: int | None) -> Iterator[Progress]:
+    """Yield a function that shows how far rank 0 is."""
     from tqdm import tqdm  # which most ranks need not import
 
     with tqdm(total=total, unit=" samples", desc="rank 0") as bar:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from disteval import traces
 from disteval.arguments import check_choice, check_count
@@ -36,7 +37,7 @@ Finish = Callable[[Sequence[Part]], Outcome]
 """A function of all that was evaluated to what was found, in one process."""
 
 
-class Schedule(Protocol):
+class Schedule:
     """Which units a rank evaluates, and what becomes of them.
 
     Attributes:
@@ -49,32 +50,31 @@ class Schedule(Protocol):
 
     rank: int
     source: Source
-    seen: int
     is_kept: bool
-    whole: Callable[[], AbstractContextManager[None]]
+    seen = 0
+    whole: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield units that are committed together at the latest, each with whether it counts."""
-        ...
+        raise NotImplementedError
 
     def after(self, batch: Batch) -> Literal["go on", "commit", "drop"]:
         """Note that a batch is done; return what to do before the next one.
 
         ``commit`` commits what was done of the lease, and ``drop`` forgets it, and its rest.
         """
-        ...
+        raise NotImplementedError
 
     def commit(self, part: Part) -> None:
         """Commit what was done since the last commit."""
-        ...
+        raise NotImplementedError
 
     def keep(self, commit: Callable[[], None]) -> None:
         """Commit what was done before this rank failed or was interrupted, if that may be."""
-        ...
 
     def total(self) -> int | None:
-        """Return the number of samples of this rank, padding included, if it is known."""
-        ...
+        """Return the number of samples of this rank, padding included; None if it is not known."""
+        return None
 
     def complete(self, finish: Finish, failure: Failure | None) -> Completed:
         """Return what all ranks have found, once this one has evaluated all that it could.
@@ -83,10 +83,10 @@ class Schedule(Protocol):
             finish: Proves what was evaluated, and computes the result.
             failure: What failed on this rank.
         """
-        ...
+        raise NotImplementedError
 
 
-class Fixed:
+class Fixed(Schedule):
     """Each rank has its share before the first batch: units in turn.
 
     Every rank must make one and call its methods, once ranks agree.
@@ -102,20 +102,19 @@ class Fixed:
 
     def __init__(self, work: Work, ledger: Path | None, stack: ExitStack) -> None:
         self._work, self._backend = work, work.backend
-        self.rank, self.seen = work.backend.rank, 0
+        self.rank = work.backend.rank
         self._stack = stack
         self._ledger: Ledger | None = None
         self._log: Log | None = None
         self._stored: tuple[Part, ...] = ()
         self._result: bytes | None = None
+        self._outcome: Outcome | None = None  # on rank 0, as it was computed
         self._since = ""
         self._parts: list[Part] = []
         self.is_kept = ledger is not None or isinstance(work.target, Predictions)
-        self.whole: Callable[[], AbstractContextManager[None]] = nullcontext
-        if self.is_kept:
-            self.whole = _interrupts_held_back
         self._begin = self._last = time.monotonic()
         if self.is_kept:
+            self.whole = _interrupts_held_back
             self._open(ledger)
         self.source = work.source
         self.source.begin(stored_of(self._stored))
@@ -217,30 +216,25 @@ class Fixed:
             work.canary.compare_first(work, outputs)
         every = [*self._parts, *(Part.of(part) for others, *_ in notes for part in others)]
         with traces.span("metric", "compute"):
-            outcome = self._finished(finish, every)
+            data = on_rank_0(backend, partial(self._compute, finish, every), "compute the result")
+        if self._ledger is not None and self._ledger.is_hidden:
+            self._ledger.remove()  # the result is in the folder of predictions
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
         padded = sum(each for _, each, _ in notes)
+        outcome = self._outcome or outcome_of(data)
         return Completed(outcome, backend.world_size, stored, since, padded, compared)
 
-    def _finished(self, finish: Finish, parts: Sequence[Part]) -> Outcome:
-        """Have rank 0 prove and compute, and return what it has found."""
-        outcome: Outcome | None = None
-
-        def compute() -> bytes:
-            nonlocal outcome
-            stored = [] if self._ledger is None else self._ledger.stored
-            outcome = finish([*stored, *parts])
-            alone = self._backend.world_size == 1 and self._ledger is None
-            data = b"" if alone else packed(outcome)
-            if self._ledger is not None:
-                self._ledger.finish(data)
-            return data
-
-        data = on_rank_0(self._backend, compute, "compute the result")
-        if self._ledger is not None and self._ledger.is_hidden:
-            self._ledger.remove()  # the result is in the folder of predictions
-        return outcome_of(data) if outcome is None else outcome
+    def _compute(self, finish: Finish, parts: Sequence[Part]) -> bytes:
+        """Prove and compute on rank 0, and return what the other ranks and later runs get."""
+        stored = [] if self._ledger is None else self._ledger.stored
+        self._outcome = finish([*stored, *parts])
+        if self._backend.world_size == 1 and self._ledger is None:
+            return b""
+        data = packed(self._outcome)
+        if self._ledger is not None:
+            self._ledger.finish(data)
+        return data
 
 
 @contextmanager

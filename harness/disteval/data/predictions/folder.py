@@ -74,16 +74,13 @@ def remove_strays(folder: Path, keep: Sequence[PartFile]) -> None:
             path.unlink(missing_ok=True)
 
 
-def complete(
-    where: Predictions, name: str, parts: Sequence[PartFile], size: int, proved: Certificate
-) -> None:
+def complete(where: Predictions, name: str, parts: Sequence[PartFile], proved: Certificate) -> None:
     """Check that parts hold what was proved, and write the manifest.
 
     Args:
         where: The folder and the format.
         name: The name of what was computed.
         parts: All parts.
-        size: The number of samples.
         proved: The proof of coverage.
 
     Raises:
@@ -103,12 +100,12 @@ def complete(
             f"the parts in {folder} hold predictions of {rows} samples, which are not the "
             f"{proved.counted} samples that were evaluated; give another folder, or remove this one"
         )
-    in_a_row = not parts or max(part.last for part in parts) == size - 1
+    in_a_row = not parts or max(part.last for part in parts) == proved.counted - 1
     parts = sorted(parts, key=lambda part: (part.first, part.name))
     content = {
         "disteval": "predictions", "version": VERSION,
         "settings": {"format": where.format, "name": name},
-        "size": size, "in_a_row": in_a_row, "parts": [asdict(part) for part in parts],
+        "size": proved.counted, "in_a_row": in_a_row, "parts": [asdict(part) for part in parts],
     }  # fmt: skip
     with _named(folder):
         folder.mkdir(parents=True, exist_ok=True)
