@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.arguments import check_count
-from disteval.coverage.proof import GAMMA, mix
+from disteval.coverage import GAMMA, mix
 from disteval.errors import UsageError
 
 _PARSING = Lock()

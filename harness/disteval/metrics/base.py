@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from copy import copy
-from functools import reduce, wraps
+from functools import wraps
 from itertools import chain
 from typing import Any, Literal
 
@@ -26,10 +26,8 @@ from disteval.metrics.state import (
     Once,
     add_sums,
     all_have_ids,
-    as_array,
     check_collected,
     in_order,
-    kept_rows,
     merge,
     no_samples,
     pack,
@@ -235,7 +233,9 @@ class BaseMetric(ABC):
         ids = [sent for sent, _ in states]
         if any(sent is not None for sent in ids):
             return self.compute_metric(merge(entries, [sent or NO_IDS for sent in ids], size))
-        return self.compute_metric(in_order(entries, mode)[:size])
+        together = [*chain.from_iterable(entries)]
+        order = in_order([*map(len, entries)], mode)[:size]
+        return self.compute_metric([together[at] for at in order.tolist()])
 
     def _counted(self) -> tuple[int, Certificate | None]:
         """Return the number of rows, and the proof of their samples; None if these have no ids."""
@@ -280,7 +280,7 @@ class SummableMetric(BaseMetric):
 
     @abstractmethod
     def sums_of(self, column: Rows) -> Sums:
-        """Sum rows exactly into an array of integers that can be added and subtracted.
+        """Sum rows exactly into an array of integers that can be added.
 
         The array has one axis or more, and the same shape for any number of rows.
         """
@@ -350,23 +350,22 @@ class SummableMetric(BaseMetric):
         rows: Rows = self._results[0]
         return rows
 
-    def _state(self, kept: Any = None, dropped: Any = None) -> tuple[int, Any]:
+    def _state(self, kept: Any = None) -> tuple[int, Any]:
         """Return the number of rows and their sums, to be sent: of all, or of those at ``kept``."""
         self.__settle()
         if kept is None:
             return self.__length, sendable(self.__sums)
-        rows, others = self.__rows()[kept], self.__rows()[dropped]
-        if len(others) >= len(rows):
-            sums = self.sums_of(rows) if len(rows) else None
-        else:  # so that padding costs the same for any number of rows
-            sums = self.__sums - self.sums_of(others) if len(others) else self.__sums
-        return len(rows), sendable(sums)
+        rows = self.__rows()[kept]
+        return len(rows), sendable(self.sums_of(rows) if len(rows) else None)
 
     def _merged(self, states: Sequence[Any], size: int | None = None, mode: str = "cat") -> Any:
         lengths, sums = zip(*states, strict=True)
         if sum(lengths) == 0:
             raise no_samples()
-        return self.from_sums(reduce(add_sums, map(as_array, sums)), sum(lengths))
+        together: Any = None
+        for each in sums:
+            together = add_sums(together, each)
+        return self.from_sums(together, sum(lengths))
 
     def _counted(self) -> tuple[int, Certificate | None]:
         return self.__length, self._ids.certificate()
@@ -377,8 +376,7 @@ class SummableMetric(BaseMetric):
         def each_once(mask: Any, repeated: Any) -> Any:
             lengths = self._ids.all().rows
             values = rows_of(self.__rows(), lengths, repeated)
-            rows = np.repeat(mask, lengths)
-            return self._state(rows, ~rows), [each.tolist() for each in values]
+            return self._state(np.repeat(mask, lengths)), [each.tolist() for each in values]
 
         states: Sequence[Any]
         counted, states = zip(*(yield do, lambda: (self._counted(), self._state())), strict=True)
@@ -392,8 +390,9 @@ class SummableMetric(BaseMetric):
         else:
             check_collected(size, sum(lengths))
             if size is not None and size < sum(lengths):
-                first = kept_rows(lengths, rank, self.dist_collect_mode, size)
-                states = yield do, lambda: self._state(slice(first), slice(first, None))
+                kept = in_order(lengths, self.dist_collect_mode)[:size] - sum(lengths[:rank])
+                kept = kept[(kept >= 0) & (kept < lengths[rank])]
+                states = yield do, lambda: self._state(kept)
         return self._merged(states)
 
 

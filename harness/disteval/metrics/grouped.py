@@ -98,7 +98,7 @@ class Grouped(Wrapper):
 
 
 class GroupSums:
-    """The number of rows and the sums of each group, which can be added and subtracted."""
+    """The number of rows and the sums of each group, which can be added."""
 
     def __init__(self, parts: dict[Key, tuple[int, Sums]]) -> None:
         self.parts = parts
@@ -109,10 +109,6 @@ class GroupSums:
             mine = found.get(key)
             found[key] = (count, sums) if mine is None else (mine[0] + count, mine[1] + sums)
         return GroupSums(found)
-
-    def __sub__(self, other: GroupSums) -> GroupSums:
-        less = self + GroupSums({key: (-n, -sums) for key, (n, sums) in other.parts.items()})
-        return GroupSums({key: part for key, part in less.parts.items() if part[0]})
 
 
 def _keys(groups: Any) -> Rows:

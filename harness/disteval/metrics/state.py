@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import chain, zip_longest
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,6 @@ _FEW = 16
 _ROUNDING: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-6, "equal_nan": True}
 """How far two values of one sample may differ, because libraries for matrices round a row by the
 size of its batch; enough for float32, and far less than another model makes."""
-
-_ABSENT: Any = object()
 
 
 class SampleRows(NamedTuple):
@@ -166,23 +163,17 @@ def all_have_ids(lengths: Sequence[int], ids: Sequence[Any]) -> bool:
     return bool(given)
 
 
-def in_order(shards: Sequence[Sequence[Any]], mode: str) -> list[Any]:
-    """Return the entries of ranks in the order of the data set, see ``dist_collect_mode``."""
+def in_order(lengths: Sequence[int], mode: str) -> Numbers:
+    """Return where each entry of the data set is among those of all ranks, one rank after another.
+
+    Args:
+        lengths: The number of entries of each rank.
+        mode: The order of the data set, see ``dist_collect_mode``.
+    """
     if mode == "cat":
-        return list(chain.from_iterable(shards))
-    rounds = zip_longest(*shards, fillvalue=_ABSENT)
-    return [entry for entry in chain.from_iterable(rounds) if entry is not _ABSENT]
-
-
-def kept_rows(lengths: Sequence[int], rank: int, mode: str, size: int) -> int:
-    """Return how many rows of a rank are among the first ``size`` of all, in that order."""
-    if mode == "cat":
-        return min(max(size - sum(lengths[:rank]), 0), lengths[rank])
-
-    def before(row: int) -> int:  # those of earlier rounds, and of this one those of lower ranks
-        return sum(min(row + (other < rank), length) for other, length in enumerate(lengths))
-
-    return bisect_left(range(lengths[rank]), size, key=before)
+        return np.arange(sum(lengths))
+    places = [np.arange(length) for length in lengths]  # of equal ones the lower rank comes first
+    return np.argsort(np.concatenate(places), kind="stable")
 
 
 class Once:
@@ -297,10 +288,14 @@ def sendable(sums: Array | None) -> Array | list[Any] | None:
 
 
 def add_sums(one: Any, other: Any) -> Any:
-    """Add sums, of which None has no rows; UsageError if shapes differ, which would broadcast."""
+    """Add sums, of which None has no rows; UsageError if shapes differ, which would broadcast.
+
+    The sum is an array; `sendable` may have made lists of Python integers.
+    """
+    if isinstance(other, list):
+        other = np.array(other, dtype=object)
     if one is None or other is None:
         return other if one is None else one
-    one, other = as_array(one), as_array(other)
     if np.shape(one) != np.shape(other):
         raise UsageError(
             f"sums of shape {np.shape(one)} and of shape {np.shape(other)} can't be added; "
@@ -308,11 +303,6 @@ def add_sums(one: Any, other: Any) -> Any:
             f"the same settings"
         )
     return one + other
-
-
-def as_array(sums: Any) -> Array:
-    """Return sums as an array, which `sendable` may have made a list of Python integers."""
-    return np.array(sums, dtype=object) if isinstance(sums, list) else sums
 
 
 def pack(entries: list[Any]) -> Any:
