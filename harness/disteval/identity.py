@@ -17,12 +17,12 @@ import math
 import pickle
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -150,34 +150,17 @@ def describe(name: str, value: Any) -> dict[str, str]:
             for key, each in value.items()
             for name_, found in describe(f"{name} of {key!r}", each).items()
         }
-    walk = _Walk(value)
-    walk.look(name, value)
-    return walk.code | walk.values
+    found = described(name, value)
+    return found.code | found.values
 
 
-class ModelRecord(NamedTuple):
-    """The record of a model.
-
-    Attributes:
-        code: What its functions and classes are.
-        held: The values that it holds, in which ranks may differ, such as a device. Of the
-            attributes of an object, only arrays and models are looked at.
-        weights: The digests of the weights of models of torch and Keras that a rank has whole.
-        models: The models of torch among them.
-    """
-
-    code: dict[str, str]
-    held: dict[str, str]
-    weights: dict[str, str]
-    models: list[Any]
-
-
-def describe_model(name: str, value: Any) -> ModelRecord:
-    """Return the record of a model, which is a function or an object."""
-    walk = _Walk(value, is_model=True)
-    walk.look(name, value)
-    held = {f"{_HELD}{key}": found for key, found in walk.values.items()}
-    return ModelRecord(walk.code, held, walk.weights, walk.models)
+def described(
+    name: str, value: Any, *, is_model: bool = False, has_digests: bool = True
+) -> Description:
+    """Return the description of a function, or of an object such as a model, see `Description`."""
+    found = Description(value, is_model, has_digests)
+    found.look(name, value)
+    return found
 
 
 def text(value: Any) -> str | None:
@@ -194,38 +177,24 @@ def text(value: Any) -> str | None:
     return found
 
 
-def models_in(value: Any) -> list[Any]:
-    """Return the models of torch that a function or an object holds."""
-    return _model(value).models
+class Description:
+    """What a function, or an object such as a model, is and holds.
 
-
-def tensors_in(value: Any) -> Iterator[Any]:
-    """Yield the parameters of the models that a function or an object holds, then its arrays."""
-    walk = _model(value)
-    for model in walk.models:
-        yield from model.parameters()
-    yield from walk.arrays
-
-
-def _model(value: Any) -> _Walk:
-    """Take a model apart without looking at what its arrays hold."""
-    walk = _Walk(value, is_model=True, has_digests=False)
-    walk.look("predict", value)
-    return walk
-
-
-class _Walk:
-    """Takes a function apart.
+    Args:
+        root: The function or object, which `look` takes apart.
+        is_model: Whether it is a model: ranks may hold other values, such as a device, and of the
+            attributes of an object only arrays and models are looked at.
+        has_digests: False leaves out what arrays hold, and lists them.
 
     Attributes:
         code: The text of each function and class, by name.
-        values: The text of each value.
-        weights: Those of whole models.
+        values: The text of each value that it holds.
+        weights: Those of the models of torch and Keras that a rank has whole.
         models: The models of torch.
         arrays: What has a shape, where it is not described.
     """
 
-    def __init__(self, root: Any, *, is_model: bool = False, has_digests: bool = True) -> None:
+    def __init__(self, root: Any, is_model: bool, has_digests: bool) -> None:
         self.weights: dict[str, str] = {}
         self.models: list[Any] = []
         self.arrays: list[Any] = []
@@ -238,6 +207,11 @@ class _Walk:
         home = _home(root if isinstance(root, FunctionType | MethodType) else type(root))
         self._home = "" if home in _FRAMEWORKS else home
         self._root = root
+
+    @property
+    def held(self) -> dict[str, str]:
+        """The values of a model, by names that tell them from settings."""
+        return {f"{_HELD}{name}": value for name, value in self.values.items()}
 
     def look(self, name: str, value: Any) -> None:
         """Describe a value, and what it holds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from disteval.arguments import check_choice, check_count, check_flag
 from disteval.errors import UsageError
@@ -15,22 +15,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 else:
     np = when_used("numpy")  # many commands need no arrays
-
-
-class Shard(Protocol):
-    """One rank's share of a data set, as `disteval.evaluate` uses it.
-
-    Attributes:
-        indices: The index in the data set of each sample that the rank evaluates: int64, shape
-            (N,).
-        is_padding: Whether each of these samples is padding, which is not counted: bool, shape
-            (N,). Padding comes last.
-    """
-
-    @property
-    def indices(self) -> npt.NDArray[np.int64]: ...  # noqa: D102
-    @property
-    def is_padding(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

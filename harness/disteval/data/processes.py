@@ -38,11 +38,12 @@ class ProcessLoader:
     """
 
     def __init__(self, read: Callable[[Picked], Batch], workers: int) -> None:
-        self._sampler, self._workers = _Sampler(), workers
+        self._picks: Iterable[Picked] = ()
+        self._workers = workers
         self._loader = DataLoader(
             _Reader(_pickled(read)),
             batch_size=None,
-            sampler=self._sampler,
+            sampler=self,
             num_workers=workers,
             persistent_workers=True,
             collate_fn=_unchanged,
@@ -53,6 +54,10 @@ class ProcessLoader:
         )
         self._batches: Any = None
 
+    def __iter__(self) -> Iterator[Picked]:
+        """Return what is read at present, as a sampler does."""
+        return iter(self._picks)
+
     def load(self, picks: Iterable[Picked]) -> Generator[Batch, None, None]:
         """Yield the batches that were picked, in their order.
 
@@ -61,7 +66,7 @@ class ProcessLoader:
             HarnessError: A worker was killed.
             Exception: The error of ``read`` in a worker.
         """
-        self._sampler.picks = picks
+        self._picks = picks
         with _without_main_script():
             self._batches = iter(self._loader)
         while (found := _next(self._batches, self._workers)) is not None:
@@ -71,15 +76,6 @@ class ProcessLoader:
         """End the workers; an error's traceback would keep the iterator, and so them, alive."""
         if self._batches is not None:
             self._batches._shutdown_workers()
-
-
-class _Sampler:
-    """What is read at present."""
-
-    picks: Iterable[Picked]
-
-    def __iter__(self) -> Iterator[Picked]:
-        return iter(self.picks)
 
 
 def _next(batches: Iterator[_Sent | _Failed], workers: int) -> Batch | _Failed | None:

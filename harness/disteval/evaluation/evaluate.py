@@ -144,16 +144,7 @@ def evaluate_task(
     leases: Leases | None,
     ledger: str | os.PathLike[str] | None,
 ) -> Evaluation:
-    """Evaluate a task, see `evaluate`; every rank must call it.
-
-    Args:
-        make: Returns the task; ranks wait for each other's error.
-        backend: See `evaluate`, as for the rest.
-        predictions: See there.
-        progress: See there.
-        leases: See there.
-        ledger: See there.
-    """
+    """Evaluate the task that ``make`` returns, see `evaluate`; all ranks raise its error."""
     backend = joining_backend(backend)
     if traces.current() is not None and backend.world_size > 1:
         backend = _recorded(backend)

@@ -37,26 +37,11 @@ class Task:
 
     ``disteval eval my_module:task`` calls the function ``task`` of my_module on every rank, and
     evaluates the Task that it returns. `evaluate` does the same in a program. Each attribute is
-    an argument of `disteval.evaluate`, which describes it.
+    an argument of `disteval.evaluate`, which describes it, but for ``record``.
 
     Attributes:
-        samples: Arrays, a data set, or an iterable; or a function without arguments that returns a
-            fresh iterator. It is the same on every rank.
-        predict: The model, a function of a batch's inputs.
-        metrics: Metrics by name.
-        batch_size: The number of samples in a batch, on each rank.
-        collate: The function that makes a batch of a list of samples.
-        update: The function that takes the outputs and the batch, and returns the tuple of
-            arguments for each metric's ``add``; or a dict with such a function for some metrics.
-        fixed_shape: Whether every batch that ``predict`` gets has ``batch_size`` samples.
-        even_calls: Whether every rank calls ``predict`` equally often.
-        by_length: How batches are made by the lengths of samples, if they are.
-        workers: The number of workers that load samples ahead.
-        limit: The number of samples after which the evaluation ends.
         record: A function of the outputs and the batch that returns what is written as predictions
             instead of the outputs.
-        name: The name of what is computed, such as that of the weights and the data. An
-            interrupted evaluation goes on under the same name alone.
 
     Raises:
         UsageError: An argument is of another kind or out of range.
@@ -128,17 +113,8 @@ class Task:
     ) -> Evaluation:
         """Evaluate this rank's share of the samples; every rank must call it.
 
-        Args:
-            backend: The backend that carries the results, or its name. None stands for the default,
-                see `disteval.get_dist_backend`.
-            predictions: The folder to which predictions are written; or a `Predictions`, whose
-                ``record`` comes before the task's.
-            progress: True shows a bar on rank 0; a function is called after every batch.
-            leases: See `disteval.evaluate`.
-            ledger: See there.
-
-        Raises:
-            HarnessError: As `disteval.evaluate` raises it.
+        The arguments, and what is raised, are those of `disteval.evaluate`; the ``record`` of a
+        `Predictions` comes before the task's.
         """
         from disteval.evaluation.evaluate import evaluate_task  # which makes a Task, too
 

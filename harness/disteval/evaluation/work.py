@@ -22,7 +22,7 @@ from disteval.errors import UsageError
 from disteval.evaluation.canary import Canary
 from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates
-from disteval.identity import describe, describe_model, is_whole, models_in
+from disteval.identity import describe, described, is_whole
 from disteval.ledger import PREDICTIONS
 from disteval.metrics.totals import begin_totals, end_totals
 from disteval.outputs import OUTPUTS
@@ -103,7 +103,8 @@ class Work:
         if self.is_kept or backend.world_size > 1:
             self._describe()
         elif "torch" in sys.modules:
-            self._models = models_in(task.predict)
+            found = described("predict", task.predict, is_model=True, has_digests=False)
+            self._models = found.models
         if self.opened is None:
             in_step = self.spans_ranks if task.even_calls is None else task.even_calls
             self.stream = source_of(task.samples, self.form, backend, in_step=in_step)
@@ -154,7 +155,7 @@ class Work:
         found["metrics"] = str(sorted(map(str, task.metrics)))
         for name, metric in task.metrics.items():
             found |= describe(f"the metric {name!r}", metric)
-        model = describe_model("predict", task.predict)
+        model = described("predict", task.predict, is_model=True)
         self.held, self._models = model.held, model.models
         self.spans_ranks = not all(map(is_whole, model.models))
         if is_on():

@@ -9,10 +9,9 @@ import base64
 import io
 import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,143 +23,130 @@ if TYPE_CHECKING:
     from disteval.data.predictions.parts import PartFile
 
 
-class Format(ABC):
-    """A way to write a table to files, and to read blocks of its rows."""
+class Format(NamedTuple):
+    """A way to write a table to files, and to read blocks of its rows.
 
-    def check(self) -> None:
-        """Raise LibraryMissingError if a package is missing."""
+    Attributes:
+        encode: A function of a table and the number of rows of a block, to the files' bytes by
+            their suffix, and the offsets of blocks where they are needed. It raises UsageError if
+            the format can't hold the table.
+        decode: A function of the path of the files without their suffix, the part, and the number
+            of a block, to its rows.
+    """
 
-    @abstractmethod
-    def encode(self, table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
-        """Return the files' bytes by their suffix, and the offsets of blocks if they are needed.
-
-        Raises:
-            UsageError: The format can't hold the table.
-        """
-
-    @abstractmethod
-    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
-        """Read a block; ``stem`` is the path of the files without their suffix."""
+    encode: Callable[[Table, int], tuple[dict[str, bytes], list[int]]]
+    decode: Callable[[Path, PartFile, int], Table]
 
 
-class JsonLines(Format):
-    """One JSON object a line, with the id under ``sample_id``, and one key for each field.
+def _encode_json(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
+    """Write one JSON object a line, with the id under ``sample_id``, and one key for each field.
 
     Numbers are read back to the last bit, except for the sign and payload of a NaN. Numbers that
     are not finite are ``NaN``, ``Infinity`` and ``-Infinity``, as Python's json module writes them.
     Where a ragged array has no elements, its shape is under another key, with ``.shape`` after it.
     """
-
-    def encode(self, table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
-        """Return the lines, and the offset of each block."""
-        columns = [_to_json(column) for column in table.columns]
-        names = [ID, *(field.name for field in table.fields)]
-        for name in names:
-            if f"{name}.shape" in names:
-                raise UsageError(
-                    f"predictions have a field {name!r} and a field {name + '.shape'!r}, under "
-                    f"which the file keeps shapes; give one another name with record="
-                )
-        file, offsets = io.BytesIO(), []
-        for number, values in enumerate(zip(table.ids.tolist(), *columns, strict=True)):
-            if number % block_rows == 0:
-                offsets.append(file.tell())
-            row = dict(zip(names, values, strict=True))
-            for column in table.columns:
-                if column.field.kind == "ragged" and 0 in column.values[number].shape[:-1]:
-                    row[f"{column.field.name}.shape"] = column.values[number].shape
-            file.write(_line(row))
-        return {".jsonl": file.getvalue()}, [*offsets, file.tell()]
-
-    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
-        """Read a block."""
-        begin, end = part.offsets[block : block + 2]
-        with stem.with_name(stem.name + ".jsonl").open("rb") as file:
-            file.seek(begin)
-            lines = file.read(end - begin).split(b"\n")[:-1]
-        rows = [json.loads(line) for line in lines]
-        columns = tuple(Column(field, _from_json(field, rows)) for field in part.fields)
-        return Table(np.array([row[ID] for row in rows], np.int64), part.form, columns)
+    columns = [_to_json(column) for column in table.columns]
+    names = [ID, *(field.name for field in table.fields)]
+    for name in names:
+        if f"{name}.shape" in names:
+            raise UsageError(
+                f"predictions have a field {name!r} and a field {name + '.shape'!r}, under "
+                f"which the file keeps shapes; give one another name with record="
+            )
+    file, offsets = io.BytesIO(), []
+    for number, values in enumerate(zip(table.ids.tolist(), *columns, strict=True)):
+        if number % block_rows == 0:
+            offsets.append(file.tell())
+        row = dict(zip(names, values, strict=True))
+        for column in table.columns:
+            if column.field.kind == "ragged" and 0 in column.values[number].shape[:-1]:
+                row[f"{column.field.name}.shape"] = column.values[number].shape
+        file.write(_line(row))
+    return {".jsonl": file.getvalue()}, [*offsets, file.tell()]
 
 
-class Npy(Format):
-    """One ``.npy`` file for each field, and one for the ids; each field is one array."""
-
-    def encode(self, table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
-        """Return the files."""
-        files = {}
-        for name, values in [(ID, table.ids), *((c.field.name, c.values) for c in table.columns)]:
-            if not isinstance(values, np.ndarray):
-                raise UsageError(
-                    f"predictions have {name!r} that is not one array with the same shape and "
-                    f"dtype for every sample, which .npy files can't hold; use format='jsonl' or "
-                    f"'parquet', or record= an array"
-                )
-            if not re.fullmatch(r"[\w-][\w.-]{0,63}", name):
-                raise UsageError(
-                    f"predictions have a field {name!r}, which can't be the name of a file; give "
-                    f"it another name with record="
-                )
-            file = io.BytesIO()
-            np.save(file, values, allow_pickle=False)
-            files[f".{name}.npy"] = file.getvalue()
-        return files, []
-
-    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
-        """Read a block."""
-        rows = slice(block * part.block_rows, (block + 1) * part.block_rows)
-
-        def read(name: str) -> Any:
-            path = stem.with_name(f"{stem.name}.{name}.npy")
-            try:
-                found = np.load(path, mmap_mode="r", allow_pickle=False)
-            except ValueError:  # an array without elements can't be mapped
-                found = np.load(path, allow_pickle=False)
-            return np.array(found[rows])
-
-        columns = tuple(Column(field, read(field.name)) for field in part.fields)
-        return Table(read(ID), part.form, columns)
+def _decode_json(stem: Path, part: PartFile, block: int) -> Table:
+    begin, end = part.offsets[block : block + 2]
+    with stem.with_name(stem.name + ".jsonl").open("rb") as file:
+        file.seek(begin)
+        lines = file.read(end - begin).split(b"\n")[:-1]
+    rows = [json.loads(line) for line in lines]
+    columns = tuple(Column(field, _from_json(field, rows)) for field in part.fields)
+    return Table(np.array([row[ID] for row in rows], np.int64), part.form, columns)
 
 
-class Parquet(Format):
-    """Parquet files with one column for each field: numbers, lists of numbers, and strings.
+def _encode_npy(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
+    """Write one ``.npy`` file for each field, and one for the ids; each field is one array."""
+    files = {}
+    for name, values in [(ID, table.ids), *((c.field.name, c.values) for c in table.columns)]:
+        if not isinstance(values, np.ndarray):
+            raise UsageError(
+                f"predictions have {name!r} that is not one array with the same shape and "
+                f"dtype for every sample, which .npy files can't hold; use format='jsonl' or "
+                f"'parquet', or record= an array"
+            )
+        if not re.fullmatch(r"[\w-][\w.-]{0,63}", name):
+            raise UsageError(
+                f"predictions have a field {name!r}, which can't be the name of a file; give "
+                f"it another name with record="
+            )
+        file = io.BytesIO()
+        np.save(file, values, allow_pickle=False)
+        files[f".{name}.npy"] = file.getvalue()
+    return files, []
+
+
+def _decode_npy(stem: Path, part: PartFile, block: int) -> Table:
+    rows = slice(block * part.block_rows, (block + 1) * part.block_rows)
+
+    def read(name: str) -> Any:
+        path = stem.with_name(f"{stem.name}.{name}.npy")
+        try:
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError:  # an array without elements can't be mapped
+            found = np.load(path, allow_pickle=False)
+        return np.array(found[rows])
+
+    columns = tuple(Column(field, read(field.name)) for field in part.fields)
+    return Table(read(ID), part.form, columns)
+
+
+def _encode_parquet(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
+    """Write Parquet files with one column for each field: numbers, lists of numbers, and strings.
 
     An array with several dimensions is a list of its elements in C order. A ragged one has its
     shapes in another column, with ``.shape`` after its name. Other objects are text in JSON.
     """
+    pa, parquet = _pyarrow()
+    columns = {ID: pa.array(table.ids)}
+    for column in table.columns:
+        for name, values in _to_arrow(pa, column).items():
+            if name in columns:
+                raise UsageError(
+                    f"predictions have two columns {name!r} in Parquet; give one of them "
+                    f"another name with record="
+                )
+            columns[name] = values
+    file = io.BytesIO()
+    parquet.write_table(pa.table(columns), file, row_group_size=block_rows)
+    return {".parquet": file.getvalue()}, []
 
-    def check(self) -> None:
-        """Raise LibraryMissingError if pyarrow is missing."""
-        _pyarrow()
 
-    def encode(self, table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
-        """Return the file."""
-        pa, parquet = _pyarrow()
-        columns = {ID: pa.array(table.ids)}
-        for column in table.columns:
-            for name, values in _to_arrow(pa, column).items():
-                if name in columns:
-                    raise UsageError(
-                        f"predictions have two columns {name!r} in Parquet; give one of them "
-                        f"another name with record="
-                    )
-                columns[name] = values
-        file = io.BytesIO()
-        parquet.write_table(pa.table(columns), file, row_group_size=block_rows)
-        return {".parquet": file.getvalue()}, []
-
-    def decode(self, stem: Path, part: PartFile, block: int) -> Table:
-        """Read a block."""
-        _, parquet = _pyarrow()
-        with parquet.ParquetFile(stem.with_name(stem.name + ".parquet")) as file:
-            found = file.read_row_group(block)
-        columns = tuple(Column(field, _from_arrow(found, field)) for field in part.fields)
-        return Table(found.column(ID).to_numpy(), part.form, columns)
+def _decode_parquet(stem: Path, part: PartFile, block: int) -> Table:
+    _, parquet = _pyarrow()
+    with parquet.ParquetFile(stem.with_name(stem.name + ".parquet")) as file:
+        found = file.read_row_group(block)
+    columns = tuple(Column(field, _from_arrow(found, field)) for field in part.fields)
+    return Table(found.column(ID).to_numpy(), part.form, columns)
 
 
 _to_text = json.JSONEncoder(ensure_ascii=False).encode
 
-FORMATS: dict[str, Format] = {"jsonl": JsonLines(), "npy": Npy(), "parquet": Parquet()}
+FORMATS = {
+    "jsonl": Format(_encode_json, _decode_json),
+    "npy": Format(_encode_npy, _decode_npy),
+    "parquet": Format(_encode_parquet, _decode_parquet),
+}
 """The formats by name."""
 
 
@@ -259,3 +245,9 @@ def block_rows(table: Table) -> int:
     """Return how many rows a block has: up to 1024, and about a MiB or less, but at least one."""
     a_row = table.size() // max(1, len(table.ids))
     return max(1, min(1024, (1 << 20) // max(1, a_row)))
+
+
+def check_format(name: str) -> None:
+    """Raise LibraryMissingError if a package is missing that a format needs."""
+    if name == "parquet":
+        _pyarrow()

@@ -79,10 +79,6 @@ class PartFile:
                 return f"{path.name} can't be read ({error.strerror})"
         return None
 
-    def block(self, folder: Path, number: int, format: str) -> Table:  # noqa: A002
-        """Read one of the blocks."""
-        return FORMATS[format].decode(folder / self.name, self, number)
-
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> PartFile:
         """Return the part that a manifest describes."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from disteval.arguments import check_path, unwritable
 from disteval.data.predictions.columns import Table, joined
-from disteval.data.predictions.formats import FORMATS, block_rows
+from disteval.data.predictions.formats import FORMATS, block_rows, check_format
 from disteval.data.predictions.parts import PartFile, unsealed
 from disteval.errors import CoverageError, DataError, UsageError
 from disteval.files import write_atomically
@@ -157,7 +157,7 @@ class PredictionReader:
 
     def _block(self, part: PartFile, number: int) -> Table:
         try:
-            return part.block(self.folder, number, self.format)
+            return FORMATS[self.format].decode(self.folder / part.name, part, number)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             raise DataError(
                 f"{self.folder}/{part.name} can't be read ({error}); {_REMEDY}"
@@ -189,7 +189,7 @@ def load_predictions(folder: str | os.PathLike[str], *, verify: bool = True) -> 
             f"{folder} {found}, for there is no {MANIFEST}; call predict_all or evaluate with this "
             f"folder, which {'goes on where it stopped' if begun else 'writes them'}"
         )
-    FORMATS[reader.format].check()
+    check_format(reader.format)
     reader.check(thorough=verify)
     return reader
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from disteval.arguments import check_choice, check_count, check_flag, check_path
-from disteval.data.predictions.formats import FORMATS
+from disteval.data.predictions.formats import FORMATS, check_format
 from disteval.errors import UsageError
 
 FormatName = Literal["jsonl", "npy", "parquet"]
@@ -44,7 +44,7 @@ class Predictions:
 
     def __post_init__(self) -> None:
         check_path("folder", self.folder)
-        FORMATS[check_choice("format", self.format, FORMATS)].check()
+        check_format(check_choice("format", self.format, FORMATS))
         if self.record is not None and not callable(self.record):
             raise UsageError(f"record must be a function, not {self.record!r}")
         check_flag("overwrite", self.overwrite)
