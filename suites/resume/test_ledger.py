@@ -254,7 +254,7 @@ def confusion(start: int, samples: int) -> bytes:
     """Return the states of a part as a rank commits them."""
     drawn = np.random.default_rng(start).integers(0, CLASSES, (2, samples))
     metrics = {"confusion": ConfusionMatrix(CLASSES)}
-    metrics["confusion"].reset_to_sums()
+    metrics["confusion"].reset()
     metrics["confusion"].add(*drawn)
     return pack_totals(take_totals(metrics, start))
 

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,7 @@ Inputs = tuple[Any, dict[str, Any]]
 _log = logging.getLogger("disteval")
 
 
+@dataclass
 class Canary:
     """The calls of one rank.
 
@@ -61,11 +64,10 @@ class Canary:
             same outputs twice; None if unknown.
     """
 
-    def __init__(self) -> None:
-        self.text = ""
-        self.difference: float | None = None
-        self.repeatable: bool | None = None
-        self._is_due = is_switched_on(SWITCH)
+    text: str = ""
+    difference: float | None = None
+    repeatable: bool | None = None
+    _is_due: bool = field(default_factory=partial(is_switched_on, SWITCH))
 
     def compare(self, work: Work, step: int = 1) -> None:
         """Compare the outputs of common samples; every rank must call it, once ranks agree.

@@ -197,7 +197,7 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
     total = schedule.total() if work.progress else None
     with ExitStack() as stack:
         report = work.progress if callable(work.progress) else None
-        if work.progress is True and not schedule.rank and total != 0:
+        if report is None and work.progress and not schedule.rank and total != 0:
             report = stack.enter_context(_bar(total))
         failure = run(work, schedule, report, total)
     outcome, world_size, stored, since, padded, compared, leases = schedule.complete(
@@ -323,7 +323,7 @@ class _Loop:
         """Forget what was done since the last commit."""
         self._done = _Done()
         for metric in self._work.task.metrics.values():
-            metric.reset_to_sums()
+            metric.reset()
         if self._work.writer is not None:
             self._work.writer.drop()
 

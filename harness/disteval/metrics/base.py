@@ -215,14 +215,6 @@ class BaseMetric(ABC):
         self._results.extend(entries)
         self._ids.add(checked)
 
-    def reset_to_sums(self) -> None:
-        """Remove every entry; a metric that can keeps only sums, and no ids, until it is reset.
-
-        Then memory does not grow with the number of samples; that each occurs once, the caller
-        proves.
-        """
-        self.reset()
-
     def _state(self) -> Any:
         """Return what was added, to be sent."""
         return self._ids.all() if self._ids.samples else None, pack(self._results)
@@ -300,12 +292,9 @@ class SummableMetric(BaseMetric):
         self.__sums: Sums | None = None
         self.__length = 0
         self.__pending: deque[tuple[int, Callable[[], Rows]]] = deque()
-        self.__keeps_rows = True
-
-    def reset_to_sums(self) -> None:
-        """Remove every row, see `BaseMetric.reset_to_sums`."""
-        self.reset()
-        self.__keeps_rows, self._ids = False, Ids(are_kept=False)
+        # Sums alone, so that memory does not grow: an evaluation proves that each sample is once.
+        self.__keeps_rows = not self._begun_by
+        self._ids.are_kept = self.__keeps_rows
 
     def _append(self, column: Rows, ids: Any = None) -> None:
         """Add one row for each sample, and the ids that `add` was given."""

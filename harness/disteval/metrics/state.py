@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -38,21 +39,21 @@ class SampleRows(NamedTuple):
 NO_IDS = SampleRows(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
+@dataclass
 class Ids:
     """The ids of the samples that one rank added, and the number of rows that each has.
 
-    Args:
-        are_kept: False checks ids alone, for a caller that proves that each occurs once.
-
     Attributes:
+        are_kept: False checks ids alone, for a caller that proves that each occurs once.
         samples: The number of samples that have ids.
         rows: The number of their rows.
     """
 
-    def __init__(self, are_kept: bool = True) -> None:
-        self._are_kept = are_kept
-        self.samples = self.rows = self._mixed = 0
-        self._parts = [NO_IDS]
+    are_kept: bool = True
+    samples: int = 0
+    rows: int = 0
+    _mixed: int = 0
+    _parts: list[SampleRows] = field(default_factory=lambda: [NO_IDS])
 
     def check(self, ids: Any, rows: int, collected: int) -> SampleRows | None:
         """Return the ids of a batch, to be added after its rows; None if it has no ids.
@@ -70,7 +71,7 @@ class Ids:
             if rows and self.samples:
                 raise UsageError("this batch has no ids, but earlier ones had; give ids to each")
             return None
-        if collected != self.rows and self._are_kept:
+        if collected != self.rows and self.are_kept:
             raise UsageError("this batch has ids, but earlier ones had none; give ids to each")
         several = isinstance(ids, SampleRows)
         found = integers("ids", ids.ids if several else ids)
@@ -91,7 +92,7 @@ class Ids:
 
     def add(self, checked: SampleRows | None) -> None:
         """Add the ids that `check` returned."""
-        if checked is not None and self._are_kept:
+        if checked is not None and self.are_kept:
             proof = certify(checked.ids)
             self._parts.append(checked)
             self.samples += proof.counted

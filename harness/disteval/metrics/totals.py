@@ -64,14 +64,14 @@ def begin_totals(metrics: Mapping[str, BaseMetric], backend: BaseDistBackend) ->
     for metric in metrics.values():
         metric._backend = backend
         metric._begun_by |= {get_ident()}
-        metric.reset_to_sums()
+        metric.reset()
 
 
 def end_totals(metrics: Mapping[str, BaseMetric]) -> None:
     """Remove what metrics have added, and let other threads evaluate with them."""
     for metric in metrics.values():
-        metric.reset()
         metric._begun_by = frozenset()
+        metric.reset()
 
 
 def check_own(metrics: Mapping[str, BaseMetric]) -> None:
@@ -113,7 +113,7 @@ def take_totals(metrics: Mapping[str, BaseMetric], place: int) -> dict[str, Tota
         state = metric._state()
         is_sum = isinstance(metric, SummableMetric)
         totals[name] = (*state, []) if is_sum else (0, None, [(place, state)])
-        metric.reset_to_sums()
+        metric.reset()
     return totals
 
 
