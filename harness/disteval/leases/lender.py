@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ class Lender:
     def report(self) -> LeaseReport:
         """What has happened to leases so far."""
         return LeaseReport(
-            ranks=len(self._members),
+            ranks=len(self._members.by_rank),
             committed=self._committed,
             resumed=self._resumed,
             lost=tuple(self._members.lost),
@@ -139,13 +139,16 @@ class Lender:
             What they are to be sent.
         """
         try:
-            with self._together():
+            # All that is committed meanwhile is on the disk when the block ends.
+            with nullcontext() if self._ledger is None else self._ledger.log.together():
                 for rank, message in heard:
                     self._take(rank, message, now)
                 self._do_what_is_due(now)
         except HarnessError as error:  # as of a ledger whose disk is full
             self.fail(error)
-        waiting = [each for each in self._members if not each.has_result and each.is_there]
+        waiting = [
+            each for each in self._members.by_rank.values() if not each.has_result and each.is_there
+        ]
         if self.outcome is not None and waiting:  # the ledger has it now
             for member in waiting:
                 member.has_result = True
@@ -169,7 +172,11 @@ class Lender:
 
     def answering(self, now: float) -> list[int]:
         """Return the ranks that are there, and were heard of in time."""
-        return [m.rank for m in self._members if m.is_there and now - m.heard <= self._timeout]
+        return [
+            m.rank
+            for m in self._members.by_rank.values()
+            if m.is_there and now - m.heard <= self._timeout
+        ]
 
     def fail(self, error: Exception) -> None:
         """End the evaluation with an error, unless it has ended; the ledger keeps what it has."""
@@ -184,10 +191,6 @@ class Lender:
             if self._is_finished and self._folder is None:
                 self._ledger.remove()  # the result is in the folder of predictions
             self._ledger.close()
-
-    def _together(self) -> AbstractContextManager[None]:
-        """Have all that is committed meanwhile written to the disk at once."""
-        return nullcontext() if self._ledger is None else self._ledger.log.together()
 
     def _take(self, rank: int, message: Any, now: float) -> None:
         """Take a message, or the end of a rank's connection."""
@@ -243,7 +246,7 @@ class Lender:
             if was_stopped:
                 self._book.hear_all(now)
             for holder, units in self._book.expire(now).items():
-                for member in self._members:
+                for member in self._members.by_rank.values():
                     lease = member.lease
                     if member.holder == holder and lease and lease.stop == units.stop:
                         self._members.note_silent(member, units)
@@ -313,15 +316,14 @@ class Lender:
 
     def _difference_of(self, join: Join, rank: int) -> UsageError | None:
         """Return the error of a rank that has other samples or another model than the first."""
-
-        def texts(name: str) -> tuple[str, str]:
-            return self._settings.get(name, ""), join.settings.get(name, "")
-
+        known, joins = self._settings, join.settings
         ranks = self._first, rank
-        if (error := difference(*texts(CONTENTS), ranks)) is not None:
+        error = difference(known.get(CONTENTS, ""), joins.get(CONTENTS, ""), ranks)
+        if error is not None:
             return error
+        outputs = known.get(OUTPUTS, ""), joins.get(OUTPUTS, "")
         try:
-            found = largest_gap([*zip(ranks, texts(OUTPUTS), strict=True)])
+            found = largest_gap([*zip(ranks, outputs, strict=True)])
         except UsageError as error:
             return error
         if found is not None:
@@ -331,7 +333,7 @@ class Lender:
     def _lend(self, now: float) -> None:
         assert self._book is not None
         if self._book.awaits_result:
-            self._lend_to([m for m in self._members if m.is_ready][:1], now)
+            self._lend_to([m for m in self._members.by_rank.values() if m.is_ready][:1], now)
             return
         for group in [*self._waiting]:
             ready = self._members.is_ready(group)
@@ -355,13 +357,6 @@ class Lender:
         self._send(Lend(*lease, attempt), *members)
         return True
 
-    def _take_result(self, result: Result) -> None:
-        assert self._ledger is not None
-        if result.value is not None:
-            self._ledger.finish(result.value)
-            self._is_finished = True
-        self.outcome = Finished(result.value, result.error, self.report)
-
     def _take_commit(self, member: Member, commit: Commit, now: float) -> None:
         lease = member.lease
         if lease is None or commit.number != lease.number:
@@ -372,7 +367,11 @@ class Lender:
         if self._book is None or self._ledger is None or self.outcome is not None:
             return
         if isinstance(commit.made, Result):
-            self._take_result(commit.made)
+            value, error = commit.made
+            if value is not None:
+                self._ledger.finish(value)
+                self._is_finished = True
+            self.outcome = Finished(value, error, self.report)
             self._book.commit(member.holder, lease.number, now)
             return
         member.report = commit
@@ -403,7 +402,11 @@ class Lender:
         waited = max(report.waited for report in reports)
         self._book.commit(member.holder, lease.number, now, waited)
         if attempt > 1:
-            others = [m for m in self._members if m.lease and m.lease.number == lease.number]
+            others = [
+                m
+                for m in self._members.by_rank.values()
+                if m.lease and m.lease.number == lease.number
+            ]
             self._send(Unwanted(lease.number), *others)
 
     def _give_up(self, member: Member, now: float) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from disteval.errors import RankError, WorldError
@@ -33,34 +34,37 @@ def _log_slow(event: Event) -> None:
         _log.warning("rank %d %s", event.rank, event.what)
 
 
+@dataclass
 class Member:
     """A rank that takes part.
 
     Attributes:
+        rank: Its number.
+        holder: The rank under which the book knows what it holds: the first of its group, of which
+            all hold a lease, or its own once it holds the result.
+        name: What it is called in messages.
         heard: When it was last heard of.
         is_there: Whether it is connected.
         waits: Whether it has asked, and was not answered yet.
         lease: What it was lent last and has not reported on.
         report: Its commit, while the other ranks of its group have not sent theirs.
         failure: Why it takes no more leases; None while it does.
-        holder: The rank under which the book knows what it holds: the first of its group, of which
-            all hold a lease, or its own once it holds the result.
         silent_at: The units of which it was at one when it lost its lease because it sent nothing;
             None if it has sent something since.
         has_result: Whether it was sent the end of the evaluation.
     """
 
-    def __init__(self, rank: int, holder: int, hello: Hello, now: float) -> None:
-        self.rank, self.holder = rank, holder
-        self.name = f"rank {rank} (process {hello.pid} on {hello.host})"
-        self.heard = now
-        self.is_there = True
-        self.waits = False
-        self.lease: Lease | None = None
-        self.report: Commit | None = None
-        self.failure: str | None = None
-        self.silent_at: range | None = None
-        self.has_result = False
+    rank: int
+    holder: int
+    name: str
+    heard: float
+    is_there: bool = True
+    waits: bool = False
+    lease: Lease | None = None
+    report: Commit | None = None
+    failure: str | None = None
+    silent_at: range | None = None
+    has_result: bool = False
 
     @property
     def is_ready(self) -> bool:
@@ -98,16 +102,11 @@ class Members:
         self._timeout, self._size, self._expected = timeout, size, expected
         self._alive_at = self._looked_at = -math.inf
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self.by_rank.values())
-
-    def __len__(self) -> int:
-        return len(self.by_rank)
-
     def add(self, rank: int, now: float) -> Member:
         """Take in a rank, perhaps in the place of one that was lost."""
-        before = self.by_rank.get(rank)
-        member = Member(rank, rank - rank % self._size, self.hellos[rank], now)
+        before, hello = self.by_rank.get(rank), self.hellos[rank]
+        name = f"rank {rank} (process {hello.pid} on {hello.host})"
+        member = Member(rank, rank - rank % self._size, name, now)
         if before is not None and self._size > 1:  # the others of its group stay without leases
             member.failure = before.failure
         self.by_rank[rank] = member
@@ -177,13 +176,14 @@ class Members:
         all of several are; or if no rank is left: every rank raised or was lost, or none that takes
         leases was heard of for too long; or if none has come so far, though each has reported.
         """
+        members = self.by_rank.values()
         known = {*range(self._expected or 0), *self.by_rank}
-        benched = {each.rank for each in self if each.failure is not None}
-        gone = {each.rank for each in self if not each.is_there} | self._absent
+        benched = {each.rank for each in members if each.failure is not None}
+        gone = {each.rank for each in members if not each.is_there} | self._absent
         gone -= self.coming.keys()
         may_come = not self.by_rank and (not self.coming or known - self.coming.keys() - gone)
         left = len(known - benched - gone) // self._size
-        silent = [(each.silent_at, each.rank) for each in self if each.silent_at is not None]
+        silent = [(each.silent_at, each.rank) for each in members if each.silent_at is not None]
         raised = [(range(at, at + 1), rank) for rank, at, _ in self.failed if at is not None]
         if (
             self._most_at_one(raised) >= _MOST
@@ -191,7 +191,7 @@ class Members:
             or (self.by_rank and self._expected is not None and known <= benched | gone)
         ):
             return self._reason(counts)
-        taking_leases = [each for each in self if each.is_there and each.failure is None]
+        taking_leases = [each for each in members if each.is_there and each.failure is None]
         heard = [*(each.heard for each in taking_leases), *self.coming.values()]
         last_heard = max(heard, default=-math.inf)
         if was_stopped or may_come or now - last_heard <= self._timeout:
