@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import signal
 import threading
 import time
@@ -11,12 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 from disteval import traces
-from disteval.arguments import check_choice, check_count
+from disteval.arguments import check_choice, check_count, check_seconds
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
 from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
@@ -286,9 +284,7 @@ class Leases:
     def __post_init__(self) -> None:
         check_choice("in_group", self.in_group, ("same", "turns"))
         check_count("group_size", self.group_size)
-        known = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
-        if not known or not 0 < self.timeout < math.inf:
-            raise UsageError(f"timeout must be a number of seconds above 0, not {self.timeout!r}")
+        check_seconds("timeout", self.timeout)
 
     @property
     def same(self) -> int:

@@ -94,7 +94,7 @@ class Work:
         self.evaluated: dict[str, str] = {}
         self.held: dict[str, str] = {}
         self.weights: dict[str, str] = {}
-        self.spans_ranks = self._has_drawn = False
+        self.spans_ranks = False
         self._models: list[Any] = []
         self.stream: Streamed | None = None
         self.opened: Sized | None = open_samples(
@@ -174,11 +174,10 @@ class Work:
 
     @contextmanager
     def noting(self, rank: int) -> Iterator[None]:
-        """Say once that samples were evaluated with numbers that batches and ranks share."""
+        """Say that samples were evaluated with numbers that batches and ranks share."""
         with drawn() as names:
             yield
-        if names and not self._has_drawn:
-            self._has_drawn = True
+        if names:
             _log.warning(
                 "rank %d drew from the global generator of %s while it evaluated samples, so the "
                 "result depends on ranks and batches if the numbers count; give predict or collate "
