@@ -14,8 +14,8 @@ from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import Predictions, locked
 from disteval.data.sources import NOTHING, Indexed
 from disteval.default_backend import get_dist_backend
-from disteval.errors import HarnessError, RankError, UsageError, WorldError, describe_error
-from disteval.evaluation.agreement import Failure, agree
+from disteval.errors import HarnessError, RankError
+from disteval.evaluation.agreement import Failure, agree, on_rank_0
 from disteval.evaluation.evaluate import carry_out
 from disteval.evaluation.result import Completed, Evaluation, outcome_of
 from disteval.evaluation.schedules import Finish, Leases, Schedule
@@ -160,34 +160,28 @@ def _lender(
     """Start the lender on rank 0, and return its address and the connection that rank 0 has."""
     backend, target = work.backend, work.target
     is_one_host = len(set(backend.all_gather_object(this_machine()))) == 1
-    found: Address | HarnessError | None = None
     link: Link | None = None
-    if backend.rank == 0:
-        try:
-            predictions = target if isinstance(target, Predictions) else None
-            if predictions is not None:
-                stack.enter_context(locked(predictions))
-            channel = Channel(backend.world_size)
-            place = Address(LOOPBACK if is_one_host else _address())
-            found = channel.listen(place) if backend.world_size > 1 else place
-            lender = Lender(
-                ledger,
-                timeout=leases.timeout,
-                ranks_per_lease=leases.group_size,
-                in_turns=leases.in_group == "turns",
-                expected=backend.world_size,
-                predictions=predictions,
-            )
-            link = stack.enter_context(LenderThread(lender, channel, leases.timeout)).link
-        except (UsageError, WorldError) as error:  # the other ranks wait for the address
-            found = error
-        except Exception as error:
-            found = RankError(0, f"could not lend leases: {describe_error(error)}")
-    found = backend.broadcast_object(found, src=0)
-    if isinstance(found, HarnessError):
-        raise found
-    assert found is not None
-    return found, link
+
+    def start() -> Address:
+        nonlocal link
+        predictions = target if isinstance(target, Predictions) else None
+        if predictions is not None:
+            stack.enter_context(locked(predictions))
+        channel = Channel(backend.world_size)
+        place = Address(LOOPBACK if is_one_host else _address())
+        address = channel.listen(place) if backend.world_size > 1 else place
+        lender = Lender(
+            ledger,
+            timeout=leases.timeout,
+            ranks_per_lease=leases.group_size,
+            in_turns=leases.in_group == "turns",
+            expected=backend.world_size,
+            predictions=predictions,
+        )
+        link = stack.enter_context(LenderThread(lender, channel, leases.timeout)).link
+        return address
+
+    return on_rank_0(backend, start, "lend leases"), link
 
 
 def _address() -> str:
