@@ -62,7 +62,8 @@ class ShardPlan:
     @cached_property
     def indices(self) -> npt.NDArray[np.int64]:
         """The index in the data set of each sample of this rank: int64, shape (len(self),)."""
-        return self.between(0, len(self))
+        own = self._positions
+        return np.arange(own.start, own.stop, own.step, dtype=np.int64) % max(self.size, 1)
 
     @cached_property
     def is_padding(self) -> npt.NDArray[np.bool_]:
@@ -74,11 +75,6 @@ class ShardPlan:
         """The number of samples of this rank that are not padding."""
         own = self._positions
         return len(range(own.start, min(own.stop, self.size), own.step))
-
-    def between(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return ``indices[start:stop]`` without making the whole array."""
-        own = self._positions[start:stop]
-        return np.arange(own.start, own.stop, own.step, dtype=np.int64) % max(self.size, 1)
 
     @property
     def _positions(self) -> range:

@@ -1,4 +1,4 @@
-"""Evaluation of samples by ranks: `work` has the loop, and `schedules` who evaluates what."""
+"""Evaluation of samples by ranks: `evaluate` has the loop, and `schedules` who evaluates what."""
 
 from disteval.evaluation.coverage import Coverage, Covered
 from disteval.evaluation.evaluate import evaluate
