@@ -44,11 +44,6 @@ class Certificate(NamedTuple):
     mixed: int
     contents: int | None = None
 
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """What proves the numbers of the samples."""
-        return self.counted, self.mixed
-
 
 def certify(ids: Ids) -> Certificate:
     """Return the certificate of a rank that counted the samples with these ids."""

