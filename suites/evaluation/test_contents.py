@@ -102,6 +102,11 @@ def test_two_swapped_samples_are_named_where_all_are_compared(kind: str, places:
         assert f"sample {one} " in str(error) or f"element {one} " in str(error)
 
 
+def test_columns_with_a_collate_of_ones_own_are_compared_as_the_samples_it_gets() -> None:
+    for found in values(on_ranks(2, lambda _: columns(rows()), collate=columns)):
+        assert (found.coverage, found.compared) == ("exact", SIZE)
+
+
 def test_what_only_the_digest_shows_is_not_called_exact() -> None:
     (alone,) = values(on_ranks(1, lambda _: Indexed(rows())))
     assert (alone.coverage, alone.compared) == ("exact", 0)

@@ -142,7 +142,7 @@ def total_of_rows(ids: Indices, batch: Any) -> int | None:
         return None
 
 
-def bytes_of_list(samples: list[Any], some: Indices) -> float:
+def bytes_of_list(samples: Any, some: Indices) -> float:
     """Return about how many bytes the samples of a list take, of which some are looked at.
 
     A list of paths is not in memory, and one of more than 20,000 samples takes too long: inf.

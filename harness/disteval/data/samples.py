@@ -152,15 +152,15 @@ class Items:
 
     def digests(self, numbers: Indices) -> Digests:
         """Return the digests of some samples, see `disteval.data.contents.Held`."""
-        if isinstance(self.items, Columns):
-            return self.items.digests(numbers)
         # One after another, because the next one may be read into the same memory.
         return digests_of(fetch(self.items, numbers[i : i + 1])[0] for i in range(len(numbers)))
 
     def bytes_held(self, some: Indices) -> float:
         """Return how many bytes all samples take in memory, judged by some; inf if elsewhere."""
         items = self.items
-        return items.bytes_held(some) if isinstance(items, Columns) else _bytes_held(items, some)
+        if isinstance(items, Columns):  # whose samples are made one by one
+            return max(items.bytes_held(some), bytes_of_list(items, some))
+        return _bytes_held(items, some)
 
 
 Sized = Columns | Items
