@@ -7,8 +7,8 @@ import click
 from disteval.cli.terminal import Commands
 
 _NAMES = (
-    "audit", "backends", "calls", "check", "completion", "doctor", "eval", "fit", "new", "report",
-    "trace", "verify",
+    "audit", "backends", "calls", "check", "compare", "completion", "doctor", "eval", "fit", "new",
+    "report", "trace", "verify",
 )  # fmt: skip
 
 
@@ -33,6 +33,7 @@ def main() -> None:
     disteval check torch_cpu                      check a backend against the contract
     disteval audit my_eval:evaluate               check an evaluation loop of your own
     disteval verify results                       say which samples a harness's number is about
+    disteval compare base/ new/                   say whether one model is better than another
     disteval doctor                               show what works on this machine
     disteval backends                             list the backends, and what they can't do
     disteval report run.json --html page.html     write one page of several reports

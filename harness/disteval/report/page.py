@@ -52,15 +52,14 @@ def write_page(
 
 def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) -> str:
     """Return the page's text, see `write_page`."""
-    environment = _environment()
     checks, evaluations, trainings, audited, numbers = (
         [(name, run) for name, run in runs if run["kind"] == kind]
         for kind in ("check", "eval", "fit", "audit", "verify")
     )
     columns = model.make_columns(checks)
     rows = model.make_rows(columns)
-    style, script = _source("page.css"), _source("page.js")
-    return environment.get_template("template.html").render(
+    return fill(
+        "template.html",
         columns=columns,
         rows=rows,
         words=Counter(column.verdict.word for column in columns),
@@ -80,15 +79,33 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         pictures=pictures,
         kinds=KINDS,
         heads=[f"#{kind}" for kind in KINDS],
-        signs=SIGNS,
-        verdicts=OUTCOMES,
-        version=metadata.version(DISTRIBUTION),
-        style=_as_is(style),
-        script=_as_is(script),
-        policy=(
-            f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-            f"img-src data:; base-uri 'none'; form-action 'none'"
-        ),
+    )
+
+
+def fill(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
+    """Return the page that a template over ``base.html`` makes of values, all of which it escapes.
+
+    Args:
+        template: The name of the template, which is beside this file.
+        scripts: The names of scripts that the page runs after ``page.js``.
+        **values: What the template shows.
+    """
+    style, script = _source("page.css"), "".join(map(_source, ("page.js", *scripts)))
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            signs=SIGNS,
+            verdicts=OUTCOMES,
+            version=metadata.version(DISTRIBUTION),
+            style=as_is(style),
+            script=as_is(script),
+            policy=(
+                f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+                f"img-src data:; base-uri 'none'; form-action 'none'"
+            ),
+            **values,
+        )
     )
 
 
@@ -121,7 +138,7 @@ def _environment() -> Environment:
     )
 
 
-def _as_is(text: str) -> Markup:
+def as_is(text: str) -> Markup:
     """Mark text that needs no escaping, because it is ours or was escaped."""
     from markupsafe import Markup
 

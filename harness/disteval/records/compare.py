@@ -1,0 +1,506 @@
+"""Whether one run is better than another: records paired by id, and tests of paired data.
+
+Nothing here depends on the order of files or of records: pairs are sorted by id. A difference is
+that of the second run from the first, so it is above 0 where the second has the higher scores.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from disteval.errors import UsageError
+from disteval.extras import needs
+from disteval.metrics import Bootstrap, SampleRows, SummableMetric
+from disteval.metrics.arrays import Array, Floats, Numbers
+from disteval.records.table import Records
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MOST_RESAMPLED = 100_000
+"""The most pairs of which a bootstrap is made, which takes 3 s; of more, the interval follows from
+the standard error."""
+
+CLOSE = 2.0**-7
+"""How far two numbers in answers may differ, relative to the larger, and differ by rounding alone:
+one step of bfloat16."""
+
+POLICIES = ("left out", "as 0")
+"""What becomes of pairs of which a record has no score."""
+
+_MODEL = ("model", "model_name")  # the settings that name it
+_GRID = 2**31  # steps between the smallest and the largest difference
+_SHOWN = 5  # ids that a sentence names
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The scores of the second run against those of the first, over some of the pairs.
+
+    Attributes:
+        group: The group of the pairs; None for all.
+        policy: What became of pairs without two scores, one of `POLICIES`.
+        pairs: The number of pairs that were compared.
+        of: The number of pairs that there are.
+        first: The first run's mean score; None, as all that follow, where no pair was compared.
+        second: The second run's mean score.
+        difference: The mean difference.
+        low: The lower end of its interval at 95 %.
+        high: The upper end.
+        error: The standard error of the difference, within clusters where there are any; None if
+            there is but one pair or cluster.
+        wins: In how many pairs the second run's score is higher.
+        losses: In how many it is lower.
+        ties: In how many it is equal, up to 12 digits of the largest score.
+        test: The test that gave ``p``.
+        p: The probability of such a difference or a larger one between equal runs.
+        holm: ``p`` after Holm's correction; None if there is one comparison.
+        detectable: The smallest difference that this many pairs show, see `measure`.
+    """
+
+    group: str | None
+    policy: str
+    pairs: int
+    of: int
+    first: float | None = None
+    second: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None
+    wins: int = 0
+    losses: int = 0
+    ties: int = 0
+    test: str = ""
+    p: float | None = None
+    holm: float | None = None
+    detectable: float | None = None
+
+
+class Parting(NamedTuple):
+    """Where two answers of one model to one prompt part.
+
+    Attributes:
+        kind: ``rounding`` if the answers are the same but for decimal numbers that are `CLOSE`;
+            ``order`` if they have the same tokens in another order; ``score`` if they are equal,
+            and the scores differ; else ``content``.
+        where: The first character, token and digit that differ.
+    """
+
+    kind: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run against the first.
+
+    Attributes:
+        names: What the two runs are called.
+        frame: The pairs in the order of ids: the columns of `Records` of the first run, those of
+            the second with ``_b`` behind their names, and ``outcome``: ``win``, ``loss``, ``tie``,
+            or ``unscored`` where a score is missing.
+        only: The ids that only the first has, and those that only the second has.
+        outcomes: First those of all pairs, then those by group; empty if there are no scores.
+        same_model: Whether both runs name the same model.
+        notes: What else makes the runs differ, in sentences.
+    """
+
+    names: tuple[str, str]
+    frame: pl.DataFrame
+    only: tuple[list[str], list[str]]
+    outcomes: list[Outcome]
+    same_model: bool
+    notes: list[str]
+
+    def changed(self) -> pl.DataFrame:
+        """Return the pairs whose score, fate or answer differs."""
+        import polars as pl
+
+        columns = ("score", "fate", "answer")
+        return self.frame.filter(
+            pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_b")) for name in columns)
+        )
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Yield the changed pairs, those whose scores differ first, each as columns by name."""
+        changed = self.changed()
+        for outcome in ("loss", "win", "unscored", "tie"):
+            yield from changed.filter(outcome=outcome).iter_rows(named=True)
+
+    def partings(self) -> dict[str, Parting]:
+        """Return where the pair of each id parts that differs."""
+        return {row["id"]: parting_of(row) for row in self.changed().iter_rows(named=True)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is found, with the ids of all pairs that have other scores."""
+        (first, second), (only_first, only_second) = self.names, self.only
+        ids = self.frame.select("id", "outcome")
+        return {
+            "first": first,
+            "second": second,
+            "pairs": len(self.frame),
+            "only_first": only_first,
+            "only_second": only_second,
+            "notes": self.notes,
+            "outcomes": [asdict(outcome) for outcome in self.outcomes],
+            **{
+                name: ids.filter(outcome=outcome)["id"].to_list()
+                for name, outcome in (("wins", "win"), ("losses", "loss"), ("unscored", "unscored"))
+            },
+            "same_model": self.same_model,
+        }
+
+
+def compare(
+    runs: Sequence[tuple[str, Records]],
+    *,
+    by_group: bool = False,
+    by_cluster: bool = False,
+    answers: bool = False,
+) -> list[Comparison]:
+    """Compare each run with the first.
+
+    Holm's correction is made among the comparisons of all pairs, and among all those of groups.
+
+    Args:
+        runs: The name of each run and its records.
+        by_group: Whether each group is compared as well.
+        by_cluster: Whether pairs of one cluster depend on each other.
+        answers: Whether runs without scores, which have no outcomes, are compared as well.
+
+    Raises:
+        UsageError: A run has an id more than once, two runs have no id in common, no pair has two
+            scores, or a record has no cluster.
+        LibraryMissingError: Polars or SciPy is not installed.
+    """
+    with needs("a comparison", "records"):
+        import polars  # noqa: F401
+        import scipy.stats  # noqa: F401
+    (name, first), *others = runs
+    found = [pair((name, first), other, by_group, by_cluster, answers) for other in others]
+    for is_of_group in (False, True):
+        for policy in POLICIES:
+            places = [
+                (comparison.outcomes, at)
+                for comparison in found
+                for at, each in enumerate(comparison.outcomes)
+                if each.policy == policy and (each.group is not None) == is_of_group and each.pairs
+            ]
+            if len(places) > 1:
+                adjusted = holm([some[at].p or 0.0 for some, at in places])
+                for (some, at), p in zip(places, adjusted, strict=True):
+                    some[at] = replace(some[at], holm=p)
+    return found
+
+
+def pair(
+    first: tuple[str, Records],
+    second: tuple[str, Records],
+    by_group: bool,
+    by_cluster: bool,
+    answers: bool,
+) -> Comparison:
+    """Pair the records of two runs by id and measure them, see `compare`."""
+    import polars as pl
+
+    (name, one), (other_name, other) = first, second
+    for whose, records in (first, second):
+        _check_once(whose, records)
+    a, b = one.frame, other.frame
+    frame = _in_order(a.join(b, on="id", suffix="_b"))
+    if frame.is_empty():
+        raise UsageError(
+            f"{name} and {other_name} have no id in common: the first has {_some(a['id'])}, and "
+            f"the second has {_some(b['id'])}; give results of the same data, or the field that "
+            f"both have as --id"
+        )
+    difference = pl.col("score_b") - pl.col("score")
+    outcome = (
+        pl.when(difference.abs() <= _ties_up_to(frame))
+        .then(pl.lit("tie"))
+        .when(difference.is_not_null())
+        .then(pl.when(difference > 0).then(pl.lit("win")).otherwise(pl.lit("loss")))
+        .otherwise(pl.lit("unscored"))
+    )
+    frame = frame.with_columns(
+        group=pl.coalesce("group", "group_b"),
+        cluster=pl.coalesce("cluster", "cluster_b"),
+        outcome=outcome,
+    )
+    if by_cluster and (lacking := frame.filter(pl.col("cluster").is_null())["id"]).len():
+        raise UsageError(
+            f"{len(lacking)} of {len(frame)} pairs have no cluster: {_some(lacking)}; give a field "
+            f"that every record has as --cluster"
+        )
+    some: list[tuple[str | None, pl.DataFrame]] = [(None, frame)]
+    if by_group:
+        grouped = frame.with_columns(pl.col("group").fill_null(""))
+        groups = grouped.partition_by("group", as_dict=True)
+        some += [(str(key), groups[key,]) for (key,) in sorted(groups)]
+    only = _only(a, b), _only(b, a)
+    models = [
+        next((each.settings[name] for name in _MODEL if name in each.settings), "")
+        for each in (one, other)
+    ]
+    return Comparison(
+        names=(name, other_name),
+        frame=frame,
+        only=only,
+        outcomes=[
+            each for key, pairs in some for each in _outcomes(key, pairs, by_cluster, answers)
+        ],
+        same_model=bool(models[0]) and models[0] == models[1],
+        notes=[*_notes(first, second, frame, only)],
+    )
+
+
+def _check_once(name: str, records: Records) -> None:
+    import polars as pl
+
+    twice = records.frame.filter(pl.col("id").is_duplicated())
+    if not twice.is_empty():
+        rows = twice.filter(id=twice["id"][0]).head(2).iter_rows(named=True)
+        places = " and ".join(f"{records.files[row['file']]}:{row['line']}" for row in rows)
+        raise UsageError(
+            f"{name} has {twice['id'].n_unique()} ids more than once, such as {twice['id'][0]!r} "
+            f"in {places}; run disteval verify {name}, which says what they are"
+        )
+
+
+def _only(frame: pl.DataFrame, other: pl.DataFrame) -> list[str]:
+    """Return the ids that the other frame lacks."""
+    return list(_in_order(frame.join(other, on="id", how="anti"))["id"])
+
+
+def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """Sort by id, with numbers as they count: 9 before 10."""
+    import polars as pl
+
+    return frame.sort(pl.col("id").str.len_chars(), "id")
+
+
+def _some(ids: Sequence[str] | pl.Series) -> str:
+    shown = ", ".join(f"{id_!r:.60}" for id_ in ids[:_SHOWN])
+    return f"{shown}, …" if len(ids) > _SHOWN else shown
+
+
+def _notes(
+    first: tuple[str, Records],
+    second: tuple[str, Records],
+    frame: pl.DataFrame,
+    only: tuple[list[str], list[str]],
+) -> Iterator[str]:
+    """Yield in which ways two runs differ beside their answers."""
+    import polars as pl
+
+    (_, one), (other_name, other) = first, second
+    for (whose, _), ids in zip((first, second), only, strict=True):
+        if ids:
+            yield f"{len(ids)} ids are in {whose} alone: {_some(ids)}"
+    for whose, records in (first, second):
+        yield from (f"{whose}: {each}" for each in (*records.problems, *records.notes))
+    settings = {"harness": (one.harness, other.harness), "task": (one.task, other.task)}
+    settings |= {"score": (one.metric, other.metric)}
+    for key in sorted({*one.settings, *other.settings} - {*_MODEL}):
+        settings[key] = (one.settings.get(key, ""), other.settings.get(key, ""))
+    for key, (value, its) in settings.items():
+        if value != its:
+            yield f"{key} differs: {value or 'not stated'!r:.200} and {its or 'not stated'!r:.200}"
+    if frame["weight"].count():
+        yield "each sample counts once here, without the weight that it has in the harness's number"
+    told: list[str] = []
+    for column in ("prompt", "content", "target", "group", "cluster"):
+        odd = frame.filter(pl.col(column) != pl.col(f"{column}_b"))["id"].to_list()
+        if odd and odd != told and (column != "content" or one.harness == other.harness):
+            what = f"another {column} in {other_name}: {_some(odd)}"
+            yield f"{len(odd)} of {len(frame)} pairs have {what}"
+        told = odd if column == "prompt" else []
+
+
+def _ties_up_to(frame: pl.DataFrame) -> float:
+    largest = (frame[name].abs().max() for name in ("score", "score_b"))
+    return 0.5e-12 * max(each or 0.0 for each in largest)
+
+
+def _outcomes(
+    group: str | None, frame: pl.DataFrame, by_cluster: bool, answers: bool
+) -> Iterator[Outcome]:
+    """Yield what each policy makes of some pairs; where scores are below 0, 0 is not the worst."""
+    columns = ["score", "score_b"]
+    scored = frame.drop_nulls(columns)
+    if group is None and scored.is_empty():
+        if answers and frame["answer"].count() and frame["answer_b"].count():
+            return
+        raise UsageError(
+            f"not one of {len(frame)} pairs has two scores; name the field or the metric by "
+            f"--score, give --same to compare answers alone, or run disteval verify, which says "
+            f"why records have no score"
+        )
+    for policy, some in zip(POLICIES, (scored, frame), strict=True):
+        if some.is_empty():
+            yield Outcome(group, policy, 0, len(frame))
+            continue
+        first, second = (some[name].fill_null(0.0).to_numpy() for name in columns)
+        if policy == POLICIES[1] and min(first.min(), second.min()) < 0:
+            return
+        if policy == POLICIES[0] or len(scored) < len(frame):
+            clusters = some["cluster"].rank("dense").to_numpy() - 1 if by_cluster else None
+            measured = measure(first, second, clusters)
+        yield replace(measured, group=group, policy=policy, of=len(frame))
+
+
+def measure(first: Floats, second: Floats, clusters: Numbers | None = None) -> Outcome:
+    r"""Measure how the scores of two runs for the same samples differ.
+
+    The interval is that of `Bootstrap` over the paired differences, in which a cluster is drawn as
+    a whole. The standard error is that of E. Miller, "Adding Error Bars to Evals" (2024,
+    arXiv:2411.00640), section 2.2, with the usual correction for a finite number of clusters:
+    differences from the mean are summed within each of G clusters, and the error is
+    ``sqrt(G / (G - 1) * sum(squares of sums)) / n``. Where each pair is a cluster of its own, this
+    is the standard deviation over ``sqrt(n)``.
+
+    Scores of 0 and 1 without clusters are tested by McNemar's exact test, which is a binomial test
+    of wins against losses; all others by Wilcoxon's signed-rank test of the differences, or of
+    their sums within clusters. Both are SciPy's.
+
+    The smallest difference that would show is ``(z(0.975) + z(0.8)) * error``, 2.8 standard errors:
+    with 80 % probability, a true difference of that size is found at the 5 % level (H. Bloom,
+    "Minimum detectable effects", 1995; Miller, section 5). It is None where no two differences are
+    unequal, because nothing is known of their variance then.
+
+    Args:
+        first: The scores of the first run, shape (n,) with n of 1 or more.
+        second: Those of the second, for the same samples.
+        clusters: The number of each pair's cluster, from 0 up without gaps.
+    """
+    from scipy import stats
+
+    difference = second - first
+    n, mean = len(difference), float(difference.mean())
+    numbers = np.arange(n) if clusters is None else clusters.astype(np.int64)
+    count = int(numbers.max()) + 1
+    sums = np.bincount(numbers, weights=difference - mean)
+    error = math.sqrt(count / (count - 1) * float(sums @ sums)) / n if count > 1 else None
+    # Equal steps, as those from 0.1 to 0.3 and from 0.5 to 0.7, must not get ranks by rounding.
+    scale = max(float(abs(first).max()), float(abs(second).max())) or 1.0
+    steps = np.rint(difference / scale * 1e12)
+    wins, losses = int((steps > 0).sum()), int((steps < 0).sum())
+    if clusters is None and np.isin([first, second], (0.0, 1.0)).all():
+        test = "McNemar, exact"
+        p = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    else:
+        test = "Wilcoxon" if clusters is None else f"Wilcoxon, {count} clusters"
+        total = np.bincount(numbers, weights=steps)
+        total = total[total != 0]
+        p = float(stats.wilcoxon(total).pvalue) if len(total) else 1.0
+    if n <= MOST_RESAMPLED:
+        low, high = _bootstrap(difference, numbers)
+    else:
+        half = NormalDist().inv_cdf(0.975) * (error or 0.0)
+        low, high = mean - half, mean + half
+    factor = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
+    return Outcome(
+        group=None, policy=POLICIES[0], pairs=n, of=n,
+        first=float(first.mean()), second=float(second.mean()), difference=mean,
+        low=low, high=high, error=error, wins=wins, losses=losses, ties=n - wins - losses,
+        test=test, p=p, detectable=factor * error if error else None,
+    )  # fmt: skip
+
+
+class _MeanOfWhole(SummableMetric):
+    """The mean of whole numbers from 0 to `_GRID`, whose sums fit int64."""
+
+    def add(self, values: Any, *, ids: Any = None) -> None:
+        self._append(values, ids)
+
+    def sums_of(self, column: Array) -> Array:
+        return np.array([column.sum(dtype=np.int64)])
+
+    def from_sums(self, sums: Array, size: int) -> dict[str, float]:
+        return {"mean": int(sums[0]) / size}
+
+
+def _bootstrap(difference: Floats, clusters: Numbers) -> tuple[float, float]:
+    """Return the interval of the mean difference, on a grid so fine that it rounds nothing seen."""
+    smallest = float(difference.min())
+    step = (float(difference.max()) - smallest) / _GRID or 1.0
+    order = np.argsort(clusters, kind="stable")
+    whole = np.rint((difference[order] - smallest) / step).astype(np.int64)
+    rows = np.bincount(clusters)
+    metric = Bootstrap(_MeanOfWhole(dist_backend="non_dist"))
+    metric.add(whole, ids=SampleRows(np.arange(len(rows)), rows))
+    mean = metric.compute()["mean"]
+    return smallest + step * mean["low"], smallest + step * mean["high"]
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number.
+
+    The k-th smallest of m is multiplied by m - k + 1, and is no smaller than those before it
+    (S. Holm, "A simple sequentially rejective multiple test procedure", 1979).
+    """
+    order = np.argsort(values, kind="stable")
+    found = np.empty(len(values))
+    times = np.arange(len(values), 0, -1)
+    found[order] = np.minimum(1.0, np.maximum.accumulate(np.array(values)[order] * times))
+    return [float(each) for each in found]
+
+
+_NUMBER = r"(?:(?<!\w)[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_TOKEN = re.compile(rf"{_NUMBER}|\w+|[^\w\s]")
+_DECIMAL = re.compile(r"[-+]?\d+(?=[.eE])[\d.eE+-]*")
+
+
+def parting_of(row: dict[str, Any]) -> Parting:
+    """Return where two records of one sample part, of a row of a comparison's frame that differ."""
+    first, second = row["answer"], row["answer_b"]
+    if first == second:
+        if row["fate"] != row["fate_b"]:
+            return Parting("content", f"one is {row['fate']}, the other {row['fate_b']}")
+        scores = row["score"], row["score_b"]
+        near = None not in scores and math.isclose(*scores, rel_tol=CLOSE)
+        return Parting("rounding" if near else "score", f"score {scores[0]} / {scores[1]}")
+    if first is None or second is None:
+        return Parting("content", "one of them has no answer")
+    at = _equal_up_to(first, second)
+    tokens, others = _TOKEN.findall(first), _TOKEN.findall(second)
+    place = _equal_up_to(tokens, others)
+    if tokens == others:
+        return Parting("content", f"character {at + 1}: other white space")
+    word, its = (some[place] if place < len(some) else "the end" for some in (tokens, others))
+    where = f"character {at + 1}, token {place + 1}: {word!r:.60} / {its!r:.60}"
+    if _is_number(word) and _is_number(its):
+        same = word[: _equal_up_to(word, its)]
+        where += f", digit {sum(map(str.isdigit, same)) + 1}"
+    if len(tokens) == len(others) and all(map(_are_close, tokens, others)):
+        return Parting("rounding", where)
+    return Parting("order" if Counter(tokens) == Counter(others) else "content", where)
+
+
+def _equal_up_to(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return how many of the first characters or tokens are equal."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def _is_number(token: str) -> bool:
+    return re.fullmatch(_NUMBER, token) is not None
+
+
+def _are_close(first: str, second: str) -> bool:
+    if first == second:
+        return True
+    are_numbers = _is_number(first) and _is_number(second)
+    is_decimal = _DECIMAL.fullmatch(first) or _DECIMAL.fullmatch(second)
+    return bool(are_numbers and is_decimal) and math.isclose(
+        float(first), float(second), rel_tol=CLOSE, abs_tol=1e-6
+    )
