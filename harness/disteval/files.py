@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import socket
@@ -13,12 +14,13 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from disteval.errors import UsageError
 
 _log = logging.getLogger("disteval.files")
 _LOCK = ".disteval.lock"
+_PIECE_BYTES = 1 << 20
 
 
 def write_atomically(
@@ -49,6 +51,20 @@ def write_atomically(
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def file_digest(path: Path, make: Callable[[], Any] = hashlib.sha256) -> str:
+    """Return the digest of a file, which is read in pieces, as digits.
+
+    Args:
+        path: The file.
+        make: Begins a digest, as the functions of `hashlib` do.
+    """
+    found = make()
+    with path.open("rb") as file:
+        while data := file.read(_PIECE_BYTES):
+            found.update(data)
+    return str(found.hexdigest())
 
 
 def sync_folder(folder: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_first_checkpoint_that_was_not_entered_is_none(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("disteval.estimator.checkpoint.sha256_of", interrupt)
+        patch.setattr("disteval.estimator.checkpoint.file_digest", interrupt)
         train(make(tmp_path), 1)
     assert (names(tmp_path), latest_checkpoint(tmp_path)) == (["epoch_1.pt"], None)
     train(make(tmp_path), 1)

@@ -13,9 +13,10 @@ from disteval.cli.tables import print_line, print_verdict, table_console
 from disteval.cli.terminal import write_reports
 from disteval.errors import UsageError
 from disteval.extras import needs
+from disteval.files import file_digest
 from disteval.judging.report import SIGNS, Verdict, header
 from disteval.records.certificate import as_text, certify, check, read_certificate
-from disteval.records.table import BY_POSITION, digest_of, read
+from disteval.records.table import BY_POSITION, read
 from disteval.report.badge import draw_badge
 from disteval.report.files import write_file
 
@@ -111,7 +112,7 @@ def verify_command(
         title = f"{found['target']} {verdict.covers}"
         write_file("--badge", badge, draw_badge(found["target"], verdict, title))
     if certificate is not None:
-        written = certify(verified, {name: digest_of(path) for name, path in digests.items()})
+        written = certify(verified, {name: file_digest(path) for name, path in digests.items()})
         write_file("--certificate", certificate, as_text(written))
     click.get_current_context().exit(verdict.exit_code or code)
 

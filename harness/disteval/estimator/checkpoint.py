@@ -7,7 +7,6 @@ iteration at which it was written, the training that it belongs to, and the SHA-
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import re
@@ -26,7 +25,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WeightsError, describe_error
 from disteval.estimator.distributed import inner
 from disteval.evaluation.agreement import agree, on_rank_0
-from disteval.files import write_atomically
+from disteval.files import file_digest, write_atomically
 from disteval.models.digest import check_digest, with_metadata
 from disteval.models.torch_files import check_size, read_torch_file, state_dict_of
 
@@ -105,7 +104,7 @@ class Checkpoints:
         path = self._folder / name
         write_atomically(path, lambda file: save_state(state, file))
         training = str(state.get("meta", {}).get("training", ""))
-        own = Entry(name, state["epoch"], state["iter"], training, sha256_of(path))
+        own = Entry(name, state["epoch"], state["iter"], training, file_digest(path))
         self._write([*others, own])
 
     def renew(self, name: str) -> None:
@@ -113,7 +112,7 @@ class Checkpoints:
         with suppress(WeightsError):  # a damaged one lists nothing
             entries = {entry.name: entry for entry in self.entries()}
             if name in entries:
-                entries[name] = entries[name]._replace(sha256=sha256_of(self._folder / name))
+                entries[name] = entries[name]._replace(sha256=file_digest(self._folder / name))
                 self._write([*entries.values()])
 
     def rate(self, training: str, iteration: int, value: float) -> None:
@@ -164,7 +163,7 @@ class Checkpoints:
         reason = f"damaged (its bytes do not have the SHA-256 in {INDEX})"
         for entry in reversed(entries):
             path = self._folder / entry.name
-            if sha256_of(path) != entry.sha256:
+            if file_digest(path) != entry.sha256:
                 damaged.append(entry.name)
             elif accept is None or accept(path):
                 for name in damaged:
@@ -186,7 +185,7 @@ class Checkpoints:
             known = {entry.name: entry.sha256 for entry in self.entries()}
         except WeightsError:  # torch's own archive has checksums, too
             return
-        if name in known and sha256_of(self._folder / name) != known[name]:
+        if name in known and file_digest(self._folder / name) != known[name]:
             raise WeightsError(
                 f"checkpoint {self._folder / name} is damaged: its bytes do not have the SHA-256 "
                 f"in {INDEX}; give the folder, and its newest whole checkpoint is taken"
@@ -372,12 +371,3 @@ def check_plain(value: Any, name: str) -> None:
             f"{name} is of type {type(value).__name__}; a checkpoint holds tensors, numbers, "
             f"strings, lists, tuples and dicts, so convert it"
         )
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(1 << 20):
-            found.update(data)
-    return found.hexdigest()

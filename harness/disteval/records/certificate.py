@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from disteval.errors import DataError
+from disteval.files import file_digest
 from disteval.judging.report import Verdict, header
-from disteval.records.table import digest_of
 from disteval.text import visible
 
 if TYPE_CHECKING:
@@ -37,19 +37,16 @@ def certify(found: Verification, digests: Mapping[str, str]) -> dict[str, Any]:
         found: What was found out.
         digests: More digests by what they are of, such as ``weights``.
     """
-    from disteval.records.verify import sorted_ids
-
     records, expected = found.records, found.expected
-    ids = sorted_ids(records.frame["id"])
     files = [Path(name) for name in records.files if Path(name).is_file()]
     return sealed({
         "verdict": found.judged.word, "says": found.judged.covers,
         "harness": records.harness, "task": records.task, "metric": records.metric,
         "settings": records.settings,
         "figures": [each._asdict() for each in found.figures], "stated": found.stated,
-        "samples": None if expected is None else expected.size, "ids": summary_of(ids),
+        "samples": None if expected is None else expected.size, "ids": summary_of(found.ids),
         "counts": found.counts | {each.kind: each.count for each in found.facts},
-        "files": [{"name": path.name, "bytes": path.stat().st_size, "sha256": digest_of(path)}
+        "files": [{"name": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
                   for path in files],
         "digests": {"data": expected.digest if expected else "", **digests},
     })  # fmt: skip
@@ -168,7 +165,7 @@ def check(
         )
         facts.append(Fact("other samples", found["ids"]["count"], text, True))
     known = {each["sha256"]: each["name"] for each in found["files"]}
-    digests = {digest_of(each): each for each in results}
+    digests = {file_digest(each): each for each in results}
     for digest, each in digests.items():
         if digest not in known:
             text = f"{each} is no file that {path} is about, or was changed"

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from disteval.errors import DataError
+from disteval.files import file_digest
 from disteval.records.plain import labels, objects, text_of
 from disteval.records.table import (
     Choice,
@@ -21,7 +22,6 @@ from disteval.records.table import (
     choose,
     common,
     cut_off,
-    digest_of,
     only,
     read_object,
 )
@@ -87,7 +87,7 @@ def _unlike(detailed: Mapping[str, Any], samples: Sequence[Path]) -> list[str]:
         f"{path} is not as it was written: its SHA-256 is not the one in the aggregate"
         for path in samples
         if path.name == name and detailed.get("hash_algorithm") == "sha256"
-        and digest not in (None, digest_of(path))
+        and digest not in (None, file_digest(path))
     ]  # fmt: skip
 
 

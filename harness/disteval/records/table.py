@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -192,15 +191,6 @@ def read_object(path: Path) -> dict[str, Any]:
         return found
     except (OSError, ValueError, RecursionError) as error:
         raise cut_off(path, "", error) from error
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as digits."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
 
 
 def only(values: Iterable[_Value]) -> _Value | None:

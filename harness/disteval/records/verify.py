@@ -15,9 +15,10 @@ import numpy as np
 import polars as pl
 
 from disteval.errors import DataError, UsageError
+from disteval.files import file_digest
 from disteval.judging.report import Verdict
 from disteval.records.plain import ids_of
-from disteval.records.table import FATES, HARNESSES, Records, digest_of
+from disteval.records.table import FATES, HARNESSES, Records
 
 _NAMED = 5
 _SHARD = re.compile(r"(\d+)-of-(\d+)")
@@ -94,6 +95,7 @@ class Verification:
 
     Attributes:
         records: The records.
+        ids: Their ids in order, each once: as numbers, if all are.
         expected: The samples that it should be about; None if nobody says how many there are.
         counts: The number of samples by fate, and of those that were retried.
         facts: What is said of samples and files; nothing if each sample is there once.
@@ -103,6 +105,7 @@ class Verification:
     """
 
     records: Records
+    ids: pl.Series
     expected: Expected | None
     counts: dict[str, int]
     facts: tuple[Fact, ...]
@@ -190,7 +193,7 @@ def verify(
         listed = "; ".join(map(str, figures)) or "of no score"
         facts.append(Fact("other figure", 1, f"{stated} is stated, and it is {listed}", True))
     facts += _about_copies(once)
-    return Verification(records, expected, counts, tuple(facts), tuple(figures), stated, same)
+    return Verification(records, ids, expected, counts, tuple(facts), tuple(figures), stated, same)
 
 
 def expected_of(data: str, field: str | None, by_position: bool) -> Expected:
@@ -213,7 +216,7 @@ def expected_of(data: str, field: str | None, by_position: bool) -> Expected:
         raise UsageError(f"--data {data} is neither a number of samples nor a file; give one")
     found = ids_of(path, field, by_position)
     if isinstance(found, int):
-        return Expected(str(path), found, None, digest_of(path))
+        return Expected(str(path), found, None, file_digest(path))
     ids = _keys(found)
     twice = ids.filter(ids.is_duplicated()).unique().sort()
     if len(twice):
@@ -221,12 +224,7 @@ def expected_of(data: str, field: str | None, by_position: bool) -> Expected:
             f"{path} has {len(twice):,} ids more than once ({_some(twice)}); give the field of the "
             f"ids by --data-id, or a file with each sample once"
         )
-    return Expected(str(path), len(ids), ids, digest_of(path))
-
-
-def sorted_ids(ids: pl.Series) -> pl.Series:
-    """Return ids without repetition, in their order: as numbers, if all are."""
-    return _keys(ids).unique().sort()
+    return Expected(str(path), len(ids), ids, file_digest(path))
 
 
 def _keys(ids: pl.Series) -> pl.Series:
@@ -243,7 +241,7 @@ def _of_harness(records: Records) -> Expected | None:
     """Return the samples that the harness says its task has."""
     source = f"what {HARNESSES.get(records.harness, records.harness)} says of its task"
     if records.ids is not None:
-        ids = sorted_ids(records.ids)
+        ids = _keys(records.ids).unique().sort()
         return Expected(source, len(ids), ids)
     return None if records.stated is None else Expected(source, records.stated)
 
@@ -349,7 +347,7 @@ def _about_files(files: Sequence[Path]) -> list[Fact]:
     for paths in by_size.values():
         first_of: dict[str, Path] = {}
         for path in paths if len(paths) > 1 else ():
-            first = first_of.setdefault(digest_of(path), path)
+            first = first_of.setdefault(file_digest(path), path)
             if first is not path:
                 text = f"{path} has the same bytes as {first}: a file was given twice"
                 facts.append(Fact("file given twice", 1, text, True))

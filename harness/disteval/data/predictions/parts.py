@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 from disteval.coverage import Certificate, certify
 from disteval.data.predictions.columns import Field, Form, Table
 from disteval.data.predictions.formats import FORMATS, block_rows
-from disteval.files import write_atomically
+from disteval.files import file_digest, write_atomically
 
 NAME = re.compile(r"\.?(part-[0-9a-f]{16}-\d{6,})(\..*)")
 """The name of a part, and of each of its files after the suffix is added."""
 
-_CHUNK = 1 << 20
+_begun = partial(blake2b, digest_size=32)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PartFile:
                 found = path.stat().st_size
                 if found != size:
                     return f"{path.name} has {found} bytes, and {size} were written"
-                if thorough and digest_of(path) != digest:
+                if thorough and file_digest(path, _begun) != digest:
                     return f"{path.name} does not have the bytes that were written"
             except FileNotFoundError:
                 return f"{path.name} is missing"
@@ -157,17 +157,8 @@ def unsealed(path: Path, longest: int) -> dict[str, Any]:
     return content
 
 
-def digest_of(path: Path) -> str:
-    """Return the digest of a file, which is read in pieces."""
-    found = blake2b(digest_size=32)
-    with path.open("rb") as file:
-        while data := file.read(_CHUNK):
-            found.update(data)
-    return found.hexdigest()
-
-
 def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=32).hexdigest()
+    return _begun(data).hexdigest()
 
 
 def _is_suffix(suffix: str) -> bool:
