@@ -31,16 +31,21 @@ def mmengine_evaluator(case: Case) -> Any:
     return evaluator.evaluate(len(case.dataset))
 
 
+def synced(metric: Any, case: Case) -> Any:
+    """Return what a metric of torcheval makes of the values, on the rank that gets it."""
+    from torcheval.metrics.toolkit import sync_and_compute
+
+    for batch in own_loader(case):
+        metric.update(batch["value"])
+    return sync_and_compute(metric)
+
+
 @sound("torcheval")
 def torcheval_mean(case: Case) -> Any:
     """``Mean`` and ``sync_and_compute`` over shares of unequal length."""
     from torcheval.metrics import Mean
-    from torcheval.metrics.toolkit import sync_and_compute
 
-    metric = Mean()
-    for batch in own_loader(case):
-        metric.update(batch["value"])
-    found = sync_and_compute(metric)
+    found = synced(Mean(), case)
     return None if found is None else {"mean": found}
 
 
@@ -48,12 +53,8 @@ def torcheval_mean(case: Case) -> Any:
 def torcheval_cat(case: Case) -> Any:
     """``Cat``, which gathers every value, and ``sync_and_compute``."""
     from torcheval.metrics import Cat
-    from torcheval.metrics.toolkit import sync_and_compute
 
-    metric = Cat()
-    for batch in own_loader(case):
-        metric.update(batch["value"])
-    found = sync_and_compute(metric)
+    found = synced(Cat(), case)
     return None if found is None else {"sum": found.sum(), "count": len(found)}
 
 
