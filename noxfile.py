@@ -327,7 +327,7 @@ def findings(session: nox.Session) -> None:
         except nox.command.CommandFailed:
             failed.append(" ".join([environment.library, *environment.others]))
     if failed:
-        session.error(f"not all is as its page says with {'; '.join(failed)}")
+        session.error(f"not installed, or not as the pages say, with {'; '.join(failed)}")
 
 
 def _install(session: nox.Session, environment: Any) -> None:
