@@ -209,7 +209,7 @@ def _adds_up(name: str, found: Measured, planted: Planted, value: Value | None) 
 
 
 def _number(answers: Sequence[Answer], name: str) -> float:
-    """Return a result of some answers; NaN if it is none or no single number."""
+    """Return the first rank's result of that name; NaN if no rank has it, or it is a list."""
     value = first_result(answers).get(name)
     return value if isinstance(value, float) else np.nan
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,8 @@ from rich.table import Column, Table
 
 from disteval.cli.options import HTML, JSON, Command, option
 from disteval.cli.tables import print_line, table_console
-from disteval.cli.terminal import NOT_WRITTEN, print_error, write_reports
-from disteval.errors import HarnessError, UsageError
+from disteval.cli.terminal import write_each
+from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.report.compared import (
     GROUP_COLUMNS,
@@ -26,6 +27,7 @@ from disteval.report.compared import (
     verdict,
     write_comparisons,
 )
+from disteval.report.files import write_run
 from disteval.text import visible
 
 if TYPE_CHECKING:
@@ -89,13 +91,11 @@ def compare_command(
     for part, parted in zip(parts, partings, strict=True):
         part["parted"] = parted and {id_: at._asdict() for id_, at in parted.items()}
     report = {**header("compare"), "runs": names, "comparisons": parts}
-    status = write_reports(report, "", json_path)
+    writers: list[Callable[[], None]] = [partial(write_run, json_path, report)]
     if html_path is not None:
-        try:
-            write_comparisons(html_path, parts, [each.samples() for each in found])
-        except HarnessError as error:
-            print_error(str(error), error)
-            status = NOT_WRITTEN
+        samples = [each.samples() for each in found]
+        writers.append(partial(write_comparisons, html_path, parts, samples))
+    status = write_each(writers)
     console = table_console()
     for comparison, part, parted in zip(found, parts, partings, strict=True):
         _show(console, part)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -239,11 +239,17 @@ def write_reports(
     """
     from disteval.report.files import write_run  # not needed by other commands
 
-    code, writers = 0, [partial(write_run, json_path, run)]
+    writers = [partial(write_run, json_path, run)]
     if html_path is not None:
         from disteval.report.page import write_page  # not needed without a page
 
         writers.append(partial(write_page, html_path, [(title, run)]))
+    return write_each(writers)
+
+
+def write_each(writers: Iterable[Callable[[], object]]) -> int:
+    """Call functions that write a file each; the return value is that of `write_reports`."""
+    code = 0
     for write in writers:
         try:
             write()
