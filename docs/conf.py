@@ -70,5 +70,6 @@ def add_navigation(_app: Sphinx, name: str, source: list[str]) -> None:
     for heading, body in re.findall(r"^## (.*)\n((?:(?!^## ).*\n?)*)", source[0], flags=re.M):
         pages = re.findall(r"^- \[(.*?)\]\((\S+?)\)", body, flags=re.M)
         listed = "\n".join(f"{title} <{page}>" for title, page in pages)
-        trees.append(f"```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{listed}\n```")
+        if pages:
+            trees.append(f"```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{listed}\n```")
     source[0] += "\n\n" + "\n\n".join(trees)
