@@ -46,10 +46,7 @@ def test_every_framework_gives_the_same_answer(converters: Any) -> None:
         wide = np.asarray(cast(given_scores, "float32")) if dtype == "bfloat16" else given_scores
         expected = accuracy(np.asarray(wide), labels)
         assert accuracy(given_scores, labels) == expected
-        assert accuracy(given_scores, to_array(labels[:, None])) == expected
-        assert accuracy(given_scores, to_array(labels.astype(np.float32))) == expected
-        assert accuracy(given_scores, labels.tolist()) == expected
-        assert accuracy(np.asarray(wide), to_array(labels)) == expected
+        assert accuracy(np.asarray(wide), to_array(labels[:, None])) == expected
 
     check()
 

@@ -18,7 +18,7 @@ from disteval.world import World
 
 from suites.helpers.faults import use_small_rounds
 from suites.helpers.needs import each, needs
-from suites.helpers.processes import mpi_variables, mpirun, run_plainly, torchrun
+from suites.helpers.processes import mpi_variables, mpirun
 
 WORLD_SIZE = 3
 
@@ -65,29 +65,6 @@ def test_what_is_broadcast_is_rebuilt_once(world: World) -> None:
 
 def test_a_metric_without_a_backend_is_computed_over_the_group(world: World) -> None:
     assert world.run(means_without_a_backend) == [({"mean": 1.0},) * 3] * WORLD_SIZE
-
-
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param("torchrun", marks=needs("torch_cpu")),
-        pytest.param("mpirun", marks=needs("mpi4py")),
-    ],
-)
-def test_a_metric_without_a_backend_is_refused_before_the_group_exists(
-    launcher: str, tmp_path: Path
-) -> None:
-    words = mpirun(WORLD_SIZE) if launcher == "mpirun" else torchrun(WORLD_SIZE)
-    code = (
-        "import disteval, disteval.metrics\n"
-        "try: print(disteval.metrics.Mean()([1.0]))\n"
-        "except disteval.UsageError as error: print(error)\n"
-    )
-    done = run_plainly([*words, sys.executable, "-c", code], tmp_path, 120)
-    assert done.returncode == 0, done.stderr
-    told = f"{launcher} started {WORLD_SIZE} processes, and this one is rank "
-    assert sorted(done.stdout.count(f"{told}{rank}") for rank in range(WORLD_SIZE)) == [1] * 3
-    assert "{'mean'" not in done.stdout
 
 
 @pytest.mark.parametrize("name", each("non_dist", "torch_cpu", "mpi4py"))

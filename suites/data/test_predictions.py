@@ -145,14 +145,6 @@ def go_on(folder: Path, world: int = 2, size: int = 6, **options: Any) -> list[A
     return run_ranks(world, rank)
 
 
-def test_an_interrupted_run_is_no_result_and_goes_on(tmp_path: Path) -> None:
-    begun(tmp_path)
-    with pytest.raises(DataError, match="not finished"):
-        load_predictions(tmp_path)
-    assert go_on(tmp_path, 3) == [[4], [5], []]
-    assert list(load_predictions(tmp_path)) == [0, 10, 20, 30, 40, 50]
-
-
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "removed"])
 def test_a_damaged_part_is_named_and_computed_again(
     damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

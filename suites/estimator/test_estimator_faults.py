@@ -1,6 +1,5 @@
 """What a user sees, and what is lost, when a worker or the driver comes to grief."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from disteval import WorldError
 
 from suites.helpers.needs import framework, needs
-from suites.helpers.processes import is_running, ranks_below, start_as_from_a_terminal, wait_for
 
 torch = framework("torch")
 
@@ -89,42 +87,6 @@ def test_more_failures_than_allowed_are_told_with_the_last_workers_traceback(
     assert "run fit" in report
     assert "in _commit" in report
     assert isinstance(caught.value.errors[1], LookupError)
-
-
-def test_a_worker_that_hangs_is_named_when_time_is_up(tmp_path: Path) -> None:
-    crime = {"stage": "after_train_iter", "kind": "hang"}
-    begin = time.monotonic()
-    with pytest.raises(WorldError, match="5 s on all 2") as caught:
-        fit(config_of(tmp_path, crime), tmp_path / "end.pt", timeout=5.0)
-    assert time.monotonic() - begin < 60
-    assert "in _commit" in str(caught.value)
-
-
-SCRIPT = """
-from disteval.estimator import Estimator
-from suites.estimator import tiny
-if __name__ == "__main__":
-    with Estimator(tiny.runner, {config!r}, "local", 2, progress=False) as estimator:
-        print("ready", flush=True)
-        estimator.fit([tiny.training], [("train", 1)])
-"""
-
-
-def test_no_worker_outlives_its_driver(tmp_path: Path) -> None:
-    crime = {"stage": "after_train_iter", "kind": "hang"}
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(config=config_of(tmp_path, crime)))
-    driver = start_as_from_a_terminal([sys.executable, str(script)], cwd=Path.cwd())
-    try:
-        assert wait_for((tmp_path / "once").exists)
-        workers = list(ranks_below(driver.pid).values())
-        assert len(workers) == 2
-        driver.kill()  # test_fit.py tries Ctrl-C
-        driver.wait(90)
-        assert wait_for(lambda: not any(is_running(pid) for pid in workers))
-    finally:
-        driver.kill()
-        driver.communicate()
 
 
 @needs("ray")

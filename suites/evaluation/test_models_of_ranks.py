@@ -46,11 +46,6 @@ def test_ranks_with_different_weights_are_refused(leases: Any) -> None:
     assert_each_raised(run_ranks(3, rank), UsageError, "weights", "rank 1")
 
 
-def test_the_comparison_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTEVAL_DIGEST", "off")
-    values(run_ranks(2, lambda backend: mean_of(model_of(backend.rank), backend).metrics))
-
-
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("layer", ["Dropout", "BatchNorm1d"])
 @pytest.mark.parametrize("size", [1, 2])

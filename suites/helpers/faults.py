@@ -14,11 +14,6 @@ from disteval.world import processes
 from disteval.world.channel import messages
 
 
-def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
-    """Return what was wrong with a forked child that gathers, as rule 5.6 finds it."""
-    return callers.fork_a_child(backend, seconds)
-
-
 def fill_disk_of_trace() -> None:
     """End the trace of this rank as a full disk ends it."""
     recorder = traces.current()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
+from disteval.cli.eval_resnet18 import FRAMEWORKS
 from disteval.metrics.arrays import to_numpy
 from disteval.models.resnet18 import (
     buffer_shapes,

@@ -10,14 +10,13 @@ from disteval.metrics import (
     Bootstrap,
     Grouped,
     Mean,
-    MetricGroup,
     Perplexity,
     SampleRows,
     Weighted,
 )
 from disteval_backends.threads_dist import ThreadsDist
 
-from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, values
+from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 from suites.metrics.cases import SIZE, SUMS, alone, assert_same
 
 LANGUAGES = np.random.default_rng(4).choice(["de", "en", "fr"], SIZE)
@@ -91,24 +90,6 @@ def test_a_sample_in_two_groups_is_two_values() -> None:
     mean.add([1.0, 1.0], groups=["a", "b"], ids=[0, 0])
     with pytest.raises(CoverageError, match="sample 0 "):
         mean.compute(size=1)
-
-
-def test_all_metrics_share_one_collective() -> None:
-    def rank(backend: ThreadsDist) -> tuple[Any, int]:
-        counting = Counting(backend)
-        metrics = {"plain": Mean(), "grouped": Grouped(Mean()), "weighted": Weighted(Mean())}
-        group = MetricGroup(metrics, counting)
-        for name, named in (
-            ("plain", {}),
-            ("grouped", {"groups": ["a"]}),
-            ("weighted", {"weights": [2.0]}),
-        ):
-            metrics[name].add([float(backend.rank)], ids=[backend.rank], **named)
-        return group.compute(size=2), len(counting.sent)
-
-    for found, collectives in values(run_ranks(2, rank)):
-        assert collectives == 1
-        assert found["plain"] == found["grouped"]["overall"] == found["weighted"] == {"mean": 0.5}
 
 
 def test_the_number_of_groups_is_bounded() -> None:

@@ -20,21 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from suites.helpers.thread_world import Counting, assert_each_raised, run_ranks, values
-from suites.metrics.cases import CASES
 from suites.properties.cases import Entries
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_as_many_samples_as_the_data_set_has_are_not_all_of_them(name: str) -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        metric = CASES[name].make()
-        metric.dist_backend = backend
-        CASES[name].add(metric, np.array([[0, 1], [1, 3]][backend.rank]))
-        return metric.compute(4)
-
-    for outcome in run_ranks(2, rank):
-        with pytest.raises(CoverageError, match=r"1 missing \(2\)"):
-            raise outcome  # type: ignore[misc]
 
 
 def test_a_size_that_nothing_can_hold_is_an_error_at_once() -> None:

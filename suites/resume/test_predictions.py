@@ -12,8 +12,6 @@ from disteval import Leases, RankError, UsageError, evaluate, load_predictions
 from disteval.data import Predictions
 from disteval.errors import HarnessError
 from disteval.metrics import Accuracy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from suites.helpers.thread_world import assert_each_raised, run_ranks, values
 from suites.properties.cases import OF_ROWS
@@ -89,21 +87,6 @@ def manifest_of_all_there_is(folder: Path) -> Any:
     parts = {part["name"] + suffix for part in manifest.pop("parts") for suffix in part["files"]}
     assert {path.name for path in folder.iterdir()} == parts | {".manifest.json"}
     return manifest
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=6, deadline=None)
-@given(size=st.integers(1, 60), world=st.integers(1, 4), format_=st.sampled_from(["jsonl", "npy"]))
-def test_predictions_are_those_of_one_rank(
-    kind: str, size: int, world: int, format_: Any, tmp_path_factory: Any
-) -> None:
-    folder = tmp_path_factory.mktemp("predictions")
-    static, leased = (Predictions(folder / name, format_) for name in ("static", "leased"))
-    expected = values(run(1, kind, size, static, None))
-    assert values(run(world, kind, size, leased, Leases())) == expected * world
-    assert read(folder / "leased") == read(folder / "static")
-    one, other = (manifest_of_all_there_is(folder / name) for name in ("static", "leased"))
-    assert one == other
 
 
 def test_another_folder_is_another_evaluation_for_a_ledger(tmp_path: Path) -> None:

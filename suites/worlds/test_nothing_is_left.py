@@ -622,46 +622,6 @@ def test_the_number_of_a_rank_in_a_container_is_not_taken_for_one_here(tmp_path:
     assert found == [[1, True, True], 0, []]
 
 
-def lead_children(*_: str) -> None:
-    """Lead ranks that have a child each, and print its number."""
-
-    def have_a_child(_: Any, rank: int) -> None:
-        send_note(subprocess.Popen(CHILD).pid)
-        time.sleep(1000)
-
-    with World(None, 2, launcher="local") as world:
-        assert world.run(lambda _, rank: rank, 0, 1) == [0, 1]
-        world.run(have_a_child, 0, 1, on_note=lambda _, pid: print(pid, flush=True))
-
-
-def kill_a_leader_without_proc() -> None:
-    """Kill a leader in a container where no /proc is mounted, and print what is left."""
-    subprocess.run(["mount", "--bind", os.environ["TMPDIR"], "/proc"], check=True)
-    with start("lead_children") as leader:
-        assert leader.stdout is not None
-        children = [int(leader.stdout.readline()) for _ in range(2)]
-        leader.kill()
-
-    def is_there(child: int) -> bool:
-        with suppress(ChildProcessError):  # of this process, which is the first
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        with suppress(ProcessLookupError):
-            os.kill(child, 0)
-            return True
-        return False
-
-    print(
-        json.dumps(
-            [wait_for(lambda: not any(map(is_there, children)), SECONDS / 3), left()["names"]]
-        )
-    )
-
-
-def test_a_world_starts_and_ends_where_there_is_no_proc(tmp_path: Path) -> None:
-    assert run("kill_a_leader_without_proc", folder=tmp_path) == [True, []]
-
-
 OWN = """
 import os
 import pathlib
@@ -703,17 +663,16 @@ class Late(BaseDistBackend):
 
 
 def end_a_command(how: str, *words: str) -> None:
-    """Have a command end, by itself or when its ranks are busy, and print what it leaves."""
+    """Have a command end when its ranks are busy, and print what it leaves."""
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=True)
     folder, shared = Path(os.environ["TMPDIR"]), Path("/dev/shm")
     (folder / "own.py").write_text(OWN)
     command = start_as_from_a_terminal(
         [sys.executable, "-m", "disteval.cli", *words], cwd=folder, start_new_session=True
     )
-    if how:
-        assert wait_for(lambda: (folder / "begun").exists() or [*shared.iterdir()], SECONDS)
-        wait_for(lambda: not [*shared.iterdir()], 2)  # Python notes its semaphores a moment later
-        command.send_signal(getattr(signal, how))
+    assert wait_for(lambda: (folder / "begun").exists() or [*shared.iterdir()], SECONDS)
+    wait_for(lambda: not [*shared.iterdir()], 2)  # Python notes its semaphores a moment later
+    command.send_signal(getattr(signal, how))
     _, told = command.communicate(timeout=2 * SECONDS)
     wait_for(lambda: not others(), SECONDS)
     names = [path.name for path in [*folder.glob("disteval-*"), *shared.iterdir()]]
@@ -729,11 +688,9 @@ AUDIT = ["audit", "own:evaluate", "--backend=torch_cpu", "--world-size=2"]
 @pytest.mark.parametrize(
     ("how", "status", "words"),
     [
-        pytest.param("", 0, CHECK, marks=needs("mpi4py")),
         pytest.param("SIGINT", 130, CHECK, marks=needs("mpi4py")),
         pytest.param("SIGINT", 130, START, marks=needs("mpi4py")),
         pytest.param("SIGKILL", -signal.SIGKILL, START, marks=needs("mpi4py")),
-        pytest.param("", 0, WORKERS, marks=needs("torch_cpu")),
         pytest.param("SIGINT", 130, WORKERS, marks=needs("torch_cpu")),
         pytest.param("SIGKILL", -signal.SIGKILL, WORKERS, marks=needs("torch_cpu")),
         pytest.param("SIGKILL", -signal.SIGKILL, AUDIT, marks=needs("torch_cpu")),

@@ -274,15 +274,6 @@ def test_a_backend_that_its_launcher_did_not_start_is_refused() -> None:
     assert "MPI4PyDist" in str(caught.value) and "rank 0 of 1" in str(caught.value)
 
 
-def test_hundreds_of_ranks_as_threads() -> None:
-    with World("threads", 200) as world:
-        assert world.run(gather, *range(200))[137] == (137, list(range(200)))
-        with pytest.raises(WorldError) as caught:
-            world.run(raise_everywhere, *range(200))
-        assert len(caught.value.errors) == 200
-        assert world.run(gather, *range(200))[1][1] == list(range(200))
-
-
 @pytest.mark.parametrize(("backend", "more"), [("threads", 0), (SOCKETS, 0), (SOCKETS, 100_000)])
 def test_more_ranks_than_open_files_are_refused_at_once_with_the_limit(
     backend: str, more: int
@@ -380,15 +371,15 @@ def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.Monkey
         assert world.run(gather, 1, 2)[0] == (0, [1, 2])
 
 
-@pytest.mark.parametrize("backend", each("torch_cpu", "tf_horovod"))
-def test_a_leader_imports_no_library_that_only_its_ranks_use(backend: str) -> None:
-    code = f"""
+@needs("torch_cpu")
+def test_a_leader_imports_no_library_that_only_its_ranks_use() -> None:
+    code = """
 import sys
 from disteval.world import World
-with World({backend!r}, 2) as world:
+with World("torch_cpu", 2) as world:
     gathered = world.run(lambda backend: backend.all_gather_object(backend.rank))
 assert gathered == [[0, 1]] * 2, gathered
-print(*{{"torch", "tensorflow", "horovod", "numpy"}} & set(sys.modules))
+print(*{"torch", "numpy"} & set(sys.modules))
 """
     printed = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=120)
     assert printed.split() == ["numpy"]
