@@ -11,6 +11,7 @@ import socket
 import stat
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,19 @@ def write_atomically(
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of JSON that has these fields, as an ``object_pairs_hook``.
+
+    Raises:
+        ValueError: A field is there twice, of which readers differ in the value that they take.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"one object has two values of {name!r:.200}")
+    return found
 
 
 def file_digest(path: Path, make: Callable[[], Any] = hashlib.sha256) -> str:

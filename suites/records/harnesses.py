@@ -1,6 +1,7 @@
 """Real runs of other harnesses: 20 sums in two jobs of 10, by models that need no network."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def answer_of(question: str) -> str:
     return str(2 * number if number % 3 else 1)
 
 
-def run_lm_eval(folder: Path, **options: Any) -> None:
-    """Evaluate the sums by lm_eval, and write its files as its command does."""
+def run_lm_eval(folder: Path, part: range = range(SIZE)) -> None:
+    """Evaluate some sums by lm_eval, and write its files as its command does."""
     import lm_eval
     from lm_eval.api.model import LM
     from lm_eval.loggers import EvaluationTracker
@@ -53,8 +54,9 @@ def run_lm_eval(folder: Path, **options: Any) -> None:
     (folder / "sums.yaml").write_text(_TASK.replace("DATA", str(write_data(folder))))
     tracker = EvaluationTracker(output_path=str(folder / "out"))
     found = lm_eval.simple_evaluate(
-        model=Model(), tasks=["sums"], evaluation_tracker=tracker, bootstrap_iters=0,
-        task_manager=TaskManager(include_path=str(folder), include_defaults=False), **options,
+        model=Model(), tasks=["sums"], samples={"sums": [*part]}, evaluation_tracker=tracker,
+        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
+        bootstrap_iters=0,
     )  # fmt: skip
     samples = found.pop("samples")
     tracker.save_results_aggregated(found, samples=samples)
@@ -62,8 +64,8 @@ def run_lm_eval(folder: Path, **options: Any) -> None:
     (folder / "data.jsonl").unlink()
 
 
-def run_inspect(folder: Path, failing: tuple[int, ...] = (), **options: Any) -> None:
-    """Evaluate the sums by inspect_ai and its mock model."""
+def run_inspect(folder: Path, part: range | None = None, failing: Sequence[int] = ()) -> None:
+    """Evaluate some sums by inspect_ai and its mock model."""
     from inspect_ai import Task, eval  # noqa: A004 - its name
     from inspect_ai.dataset import MemoryDataset, Sample
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -88,4 +90,5 @@ def run_inspect(folder: Path, failing: tuple[int, ...] = (), **options: Any) -> 
     task = Task(dataset=MemoryDataset(samples), solver=[fails(), generate()], scorer=match(),
                 name="sums")  # fmt: skip
     eval(task, model=get_model("mockllm/model", custom_outputs=answer), log_dir=str(folder),
-         display="none", fail_on_error=False, **options)  # fmt: skip
+         display="none", fail_on_error=False, retry_on_error=1,
+         limit=part and (part.start, part.stop))  # fmt: skip

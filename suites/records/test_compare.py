@@ -45,8 +45,8 @@ def records(rows: Sequence[dict[str, Any]], **more: Any) -> Any:
     return table.Records(frame=pl.DataFrame(columns), harness="", files=("a.jsonl",), **more)
 
 
-def of_scores(scores: Sequence[float | None], **more: Any) -> Any:
-    return records([{"id": str(i), "score": score} for i, score in enumerate(scores)], **more)
+def of_scores(*scores: float | None) -> Any:
+    return records([{"id": str(i), "score": score} for i, score in enumerate(scores)])
 
 
 def files(folder: Path, *runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -121,12 +121,12 @@ def test_neither_the_order_of_records_nor_that_of_runs_changes_anything(
 
 
 def test_records_without_a_score_are_counted_by_each_policy() -> None:
-    a, b = of_scores([1, 1, 0, 0, 1, None]), of_scores([1, None, 1, 0, 1, None])
+    a, b = of_scores(1, 1, 0, 0, 1, None), of_scores(1, None, 1, 0, 1, None)
     [found] = comparing.compare([("a", a), ("b", b)])
     left_out, as_zero = found.outcomes
     assert (left_out.pairs, left_out.of, left_out.first, left_out.second) == (4, 6, 0.5, 0.75)
     assert (as_zero.pairs, as_zero.losses, as_zero.first, as_zero.second) == (6, 1, 0.5, 0.5)
-    [found] = comparing.compare([("a", of_scores([-1, -2, None])), ("b", of_scores([-2, -3, -3]))])
+    [found] = comparing.compare([("a", of_scores(-1, -2, None)), ("b", of_scores(-2, -3, -3))])
     assert [each.policy for each in found.outcomes] == ["left out"]
 
 
@@ -185,16 +185,17 @@ def test_runs_that_must_be_the_same(tmp_path: Path) -> None:
 def test_the_command_has_a_table_and_a_file(tmp_path: Path) -> None:
     pairs = [*enumerate(BOTH)]
     runs = [
-        [{"id": i, "score": both[run], "of": "xy"[i % 2], "doc": i // 2} for i, both in pairs]
+        [{"id": i, "score": both[run], "of": {"x": i % 2}, "doc": i // 2} for i, both in pairs]
         for run in (0, 1)
     ]
     written = tmp_path / "found.json"
-    done = invoke("compare", *files(tmp_path, *runs, runs[0]), "--group=of", f"--json={written}")
+    done = invoke("compare", *files(tmp_path, *runs, runs[0]), "--group=of.x", f"--json={written}")
     for words in ("220 of 220", "30, 12, 178", "after Holm 0.01583", "is better", "110 of 110"):
         assert words in done.stdout
     first, second = json.loads(written.read_text())["comparisons"]
     assert (len(first["wins"]), len(first["losses"]), second["wins"]) == (30, 12, [])
     page = tmp_path / "page.html"
+    assert "compare writes the page" in invoke("report", str(written), f"--html={page}").stderr
     done = invoke("compare", *files(tmp_path, *runs), "--cluster=doc", f"--html={page}")
     assert (done.exit_code, "Wilcoxon, 110 clusters" in done.stdout) == (0, True), done
     [found] = json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from disteval.cli.options import CERTIFICATE, HTML, JSON, RESULTS, Command, OutputPath, option
 from disteval.cli.tables import print_line, print_verdict, table_console
-from disteval.cli.terminal import write_reports
+from disteval.cli.terminal import write_each, write_reports
 from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.files import file_digest
@@ -108,12 +109,15 @@ def verify_command(
     found, verdict = verified.as_dict(), verified.judged
     _show(found, verdict)
     code = write_reports(header("verify") | found, found["target"], json_path, html_path)
+    writers = []
     if badge is not None:
         title = f"{found['target']} {verdict.covers}"
-        write_file("--badge", badge, draw_badge(found["target"], verdict, title))
+        picture = draw_badge(found["target"], verdict, title)
+        writers.append(partial(write_file, "--badge", badge, picture))
     if certificate is not None:
         written = certify(verified, {name: file_digest(path) for name, path in digests.items()})
-        write_file("--certificate", certificate, as_text(written))
+        writers.append(partial(write_file, "--certificate", certificate, as_text(written)))
+    code = write_each(writers) or code
     click.get_current_context().exit(verdict.exit_code or code)
 
 

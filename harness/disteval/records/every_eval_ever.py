@@ -15,13 +15,14 @@ import polars as pl
 
 from disteval.errors import DataError
 from disteval.files import file_digest
-from disteval.records.plain import labels, objects, text_of
+from disteval.records.plain import labels, text_of
 from disteval.records.table import (
     Choice,
     Records,
     choose,
     common,
     cut_off,
+    objects,
     only,
     read_object,
 )

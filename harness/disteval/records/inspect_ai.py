@@ -6,7 +6,6 @@ The formats are those of inspect_ai 0.3.285. Nothing is unpacked into files.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import zipfile
 import zlib
@@ -18,7 +17,16 @@ import polars as pl
 
 from disteval.extras import needs
 from disteval.records.plain import labels, text_of
-from disteval.records.table import Choice, Records, choose, common, cut_off, only, read_object
+from disteval.records.table import (
+    Choice,
+    Records,
+    choose,
+    common,
+    cut_off,
+    only,
+    parsed,
+    read_object,
+)
 
 MAX_MEMBER = 1 << 30
 """The most bytes of a file in an archive; that of a sample has its whole transcript."""
@@ -104,10 +112,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
         else:
             with archive.open(info) as file:
                 data = file.read(info.file_size + 1)
-        found = json.loads(data)
-        if not isinstance(found, dict):
-            raise ValueError("it is no object")
-        return found
+        return parsed(data)
     except (OSError, ValueError, KeyError, RecursionError, zipfile.BadZipFile, zlib.error) as error:
         raise cut_off(path, name, error) from error
 

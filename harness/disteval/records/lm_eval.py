@@ -14,8 +14,8 @@ from typing import Any
 import polars as pl
 
 from disteval.errors import DataError, UsageError
-from disteval.records.plain import labels, objects, text_of
-from disteval.records.table import Choice, Records, choose, common, only, read_object
+from disteval.records.plain import labels, text_of
+from disteval.records.table import Choice, Records, choose, common, objects, only, read_object
 
 _SAMPLES = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[-\d.]+)\.jsonl")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from polars.exceptions import PolarsError
 
 from disteval.arguments import did_you_mean, found_value
 from disteval.errors import DataError, UsageError
-from disteval.records.table import Choice, Records, cut_off
+from disteval.records.table import Choice, Records, cut_off, objects
 
 _USUAL = {
     "answer": ("answer", "response", "output", "prediction", "completion"),
@@ -132,6 +131,9 @@ def _from_columns(
     try:
         schema = lazy.collect_schema()
         fields = _fields(path, choice, needed, schema.names())
+        for field in fields.values():
+            if f"{field}_duplicated_0" in schema:  # the name that Polars gives to the second one
+                raise DataError(f"{path} has two columns {field!r}; give each a name of its own")
         chosen = {name: _nested(field, schema) for name, field in fields.items()}
         frame = lazy.select(each.alias(name) for name, each in chosen.items()).collect()
     except (PolarsError, OSError) as error:
@@ -203,10 +205,11 @@ def _at_once(
         if kind is None:
             return None
         schema[fields[name]] = kind
-    lines, has_others = _scanned(path, fields["id"])
-    if len(schema) < len(fields) or (schema[fields["id"]] == pl.String and has_others):
+    names = {name for record in firsts for name in record}
+    if len(schema) < len(fields) or not names >= set(schema):
         return None
     try:
+        lines = _plain_lines(path, schema, fields["id"])
         frame = pl.scan_ndjson(path, schema=schema).collect()
     except PolarsError:  # the other way names the line, or can read it
         return None
@@ -218,19 +221,25 @@ def _at_once(
     return frame.with_row_index("line", 1)
 
 
-def _scanned(path: Path, field: str) -> tuple[int, bool]:
-    """Return how many lines there are, and whether a field's value may be something but a text.
+def _plain_lines(path: Path, schema: Mapping[str, Any], id_field: str) -> int:
+    """Return the number of lines; -1 if Polars may read one of them in another way than Python.
 
-    Polars makes a text of any value.
+    Of a field that is there twice Polars takes the first value, and it makes a text of any id.
     """
-    name = re.escape(json.dumps(field, ensure_ascii=False).encode())
-    not_text = re.compile(name + rb'\s*:\s*[^"\s]')
-    count, found = 0, False
-    with path.open("rb") as file:
-        while lines := file.readlines(1 << 20):
-            count += len(lines)
-            found = found or not_text.search(b"".join(lines)) is not None
-    return count, found
+    line = pl.col("line")
+    odd = [line.str.contains(r'\\[u/][^"\\]*"\s*:')]  # a field that is written with escapes
+    for field, kind in schema.items():
+        name = pl.escape_regex(json.dumps(field, ensure_ascii=False)) + r"\s*:"
+        odd.append(line.str.count_matches(name) > 1)
+        if field == id_field and kind == pl.String:
+            odd.append(line.str.contains(name + r'\s*[^"\s]'))
+    lines = pl.scan_csv(
+        path, has_header=False, separator="\x1f", quote_char=None, infer_schema=False,
+        new_columns=["line"],
+    )  # fmt: skip
+    found = lines.select(pl.len(), odd=pl.any_horizontal(odd).any()).collect(engine="streaming")
+    count, has_odd = found.row(0)
+    return -1 if has_odd else int(count)
 
 
 def _line_by_line(path: Path, fields: Fields) -> pl.DataFrame:
@@ -262,24 +271,6 @@ def _line_by_line(path: Path, fields: Fields) -> pl.DataFrame:
     numbers = frame["id"].cast(pl.Int64, strict=False)
     are_texts = first is None or isinstance(first[1], str) or numbers.null_count() > 0
     return frame if are_texts else frame.with_columns(id=numbers)
-
-
-def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of each line that is not blank."""
-    with path.open("rb") as file:
-        for line, text in enumerate(file, 1):
-            if text.isspace():
-                continue
-            try:
-                record = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise cut_off(path, f"line {line}", error) from error
-            if not isinstance(record, dict):
-                raise DataError(
-                    f"{path}, line {line}: expected an object, and found "
-                    f"{found_value(record)}; write one object a line, as JSON lines have it"
-                )
-            yield line, record
 
 
 def value_of(record: Mapping[str, Any], field: str) -> Any:

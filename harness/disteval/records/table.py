@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from disteval.arguments import found_value
 from disteval.errors import DataError, UsageError
 from disteval.extras import needs
+from disteval.files import once_each
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +25,7 @@ FATES = ("scored", "unscored", "errored", "refused", "cut")
 
 _TEXTS = ("answer", "prompt", "content", "target", "group", "cluster")
 _HEAD = 1 << 20  # bytes of a file by which its format is known
+_DECODER = json.JSONDecoder(object_pairs_hook=once_each)
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,12 @@ def read(
     with needs("records of samples", "records"):
         import polars
     choice = Choice(id, score, task, group, cluster)
-    kinds = [each for path in paths for each in _files(path).items()]
-    if id is not None:
-        kinds = [(file, "") for file, _ in kinds]
+    kinds: list[tuple[Path, str]] = []
+    left: list[Path] = []
+    for path in paths:
+        found, others = _files(path, are_plain=id is not None)
+        kinds += found.items()
+        left += others
     if not kinds:
         raise UsageError("there is nothing to read; give the files that a harness has written")
     files, first = [file for file, _ in kinds], kinds[0][1]
@@ -125,7 +132,7 @@ def read(
             )
     reader = import_module(f"disteval.records.{first or 'plain'}")
     try:
-        return _completed(reader.read(files, choice))
+        return _completed(reader.read(files, choice), left)
     except (polars.exceptions.PolarsError, UnicodeError, OverflowError) as error:
         raise cut_off(files[0], "or a file after it", error) from error
 
@@ -134,8 +141,8 @@ def cut_off(path: Path | str, where: str, error: object) -> DataError:
     """Return the error of a file that can't be read from a place on."""
     place = f"{path}, {where}" if where else str(path)
     return DataError(
-        f"{place}: can't be read ({error}); the file is damaged or was not written to its end, so "
-        f"copy it again or run that job again"
+        f"{place}: can't be read ({error}); the file is damaged or was not written as it should "
+        f"be, so copy it again or run that job again"
     )
 
 
@@ -155,7 +162,7 @@ def choose(what: str, option: str, found: Sequence[str], chosen: str | None) -> 
     raise UsageError(f"the result {found_what}; give one of them by {option}: {listed or 'none'}")
 
 
-_SUFFIXES = (".eval", ".jsonl", ".json", ".parquet", ".csv")
+_SUFFIXES = {".eval", ".jsonl", ".json", ".parquet", ".csv"}
 
 HARNESSES = {
     "": "plain records",
@@ -182,15 +189,36 @@ _KINDS: dict[str, tuple[set[str], ...]] = {
 _KEYS = set[str]().union(*(each for wanted in _KINDS.values() for each in wanted))
 
 
+def parsed(data: bytes) -> dict[str, Any]:
+    """Return the object that JSON has.
+
+    Raises:
+        ValueError: It is no JSON, no object, or an object has a field twice.
+        RecursionError: It has too many lists in lists.
+    """
+    found = _DECODER.decode(data.removeprefix(BOM_UTF8).decode())
+    if not isinstance(found, dict):
+        raise ValueError(f"expected an object, and found {found_value(found)}")
+    return found
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file of a harness."""
     try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError("it is no object")
-        return found
+        return parsed(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise cut_off(path, "", error) from error
+
+
+def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line that is not blank."""
+    with path.open("rb") as file:
+        for line, text in enumerate(file, 1):
+            if not text.isspace():
+                try:
+                    yield line, parsed(text)
+                except (ValueError, RecursionError) as error:
+                    raise cut_off(path, f"line {line}", error) from error
 
 
 def only(values: Iterable[_Value]) -> _Value | None:
@@ -216,23 +244,45 @@ def common(
     )
 
 
-def _files(path: Path) -> dict[Path, str]:
-    """Return the files that are read, each with the reader that it is for.
+def _files(path: Path, are_plain: bool) -> tuple[dict[Path, str], list[Path]]:
+    """Return the files that are read, each with the reader that it is for, and those that are not.
 
     Of a folder, those of a harness are taken, and plain ones if there are none of a harness. A
     folder of predictions counts as one file.
+
+    Raises:
+        DataError: There is nothing, or a file that is left out may be a damaged one of a harness.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist; give a file or folder that a harness has written")
     if not path.is_dir() or (path / ".manifest.json").exists():
-        return {path: _kind(path)}
-    found = {file: _kind(file) for file in sorted(path.rglob("*")) if file.suffix in _SUFFIXES}
-    harnesses = {file: kind for file, kind in found.items() if kind}
-    if not found:
-        raise DataError(
-            f"{path} has no records: there is no file {', '.join(_SUFFIXES)} below it; give another"
-        )
-    return harnesses or {file: "" for file in found if file.suffix != ".json"}
+        return {path: "" if are_plain else _kind(path)}, []
+    there = [each for each in sorted(path.rglob("*")) if _SUFFIXES & {*each.suffixes}]
+    if not there:
+        listed = ", ".join(sorted(_SUFFIXES))
+        raise DataError(f"{path} has no records: there is no file {listed} below it; give another")
+    known = [each for each in there if each.suffix in _SUFFIXES and each.is_file()]
+    found = {} if are_plain else {file: kind for file in known if (kind := _kind(file))}
+    if found:
+        for each in known:
+            _check_other(each, each in found)
+    else:
+        found = {file: "" for file in known if file.suffix != ".json"}
+    return found, [each for each in there if each not in found]
+
+
+def _check_other(path: Path, is_known: bool) -> None:
+    """Raise DataError if a file beside those of a harness may be one of them that was cut off."""
+    size = path.stat().st_size
+    if is_known or (size and path.suffix in (".csv", ".parquet")):
+        return
+    try:
+        if size and path.suffix == ".jsonl":
+            next(objects(path), None)
+        else:
+            json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise cut_off(path, "", error) from error
 
 
 def _kind(path: Path) -> str:
@@ -249,16 +299,19 @@ def _kind(path: Path) -> str:
     if head.startswith(b"PAR1"):
         return "lighteval" if path.name.startswith("details_") else ""
     try:
-        keys = set(json.loads(head.split(b"\n", 1)[0]))
-    except (ValueError, TypeError):  # a file of one object on many lines, or a cut line
+        keys = set(parsed(head.split(b"\n", 1)[0]))
+    except (ValueError, RecursionError):  # a file of one object on many lines, or a cut line
         keys = {key for key in _KEYS if b'"%s"' % key.encode() in head}
     return next(
         (kind for kind, wanted in _KINDS.items() if any(keys >= each for each in wanted)), ""
     )
 
 
-def _completed(records: Records) -> Records:
-    """Return records whose frame has all columns; a score that is not finite is none."""
+def _completed(records: Records, left: Sequence[Path]) -> Records:
+    """Return records whose frame has all columns, and which name the files that were left out.
+
+    A score that is not finite is none.
+    """
     import polars as pl
 
     frame, score = records.frame, pl.col("score")
@@ -284,4 +337,7 @@ def _completed(records: Records) -> Records:
     notes = records.notes
     if odd:
         notes += (f"scores that are NaN or infinite, and count as none: {odd:,}",)
+    if left:
+        some = ", ".join(map(str, left[:5])) + (", …" if len(left) > 5 else "")
+        notes += (f"files of another kind, which were not read: {some}",)
     return replace(records, frame=frame, notes=notes)

@@ -1,4 +1,4 @@
-"""The JSON files of ``--json`` of ``disteval check``, ``audit``, ``eval`` and ``fit``, for pages.
+"""The JSON files of ``--json`` of `disteval`, for pages.
 
 ``report.schema.json``, beside this file, describes them. A file that does not fit the schema is
 refused before a page is drawn from it.
@@ -10,7 +10,6 @@ import json
 import math
 import os
 import threading
-from collections import Counter
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from disteval.arguments import unwritable
 from disteval.errors import UsageError
 from disteval.extras import needs
-from disteval.files import write_atomically
+from disteval.files import once_each, write_atomically
 
 MAX_BYTES = 16 << 20
 """The most JSON that a page is made of; the report of a check takes less than one MiB."""
@@ -30,7 +29,13 @@ MAX_CELLS = 100_000
 _MAX_NUMBER = 1e300  # charts multiply numbers, and the largest float is 1.8e308
 
 _SHOWN = 200  # characters of a message about a value from a file, which may be of any length
-_REMEDY = "write it with --json FILE of disteval check, audit, eval or fit"
+_REMEDY = "write it with --json FILE of disteval check, audit, eval, fit or verify"
+
+_OTHERS = {
+    "compare": "disteval compare writes the page of a comparison itself, with --html FILE",
+    "certificate": "disteval verify reads a certificate",
+}
+"""What else the commands write, and what is done with it."""
 
 
 def write_file(option: str, path: Path, text: str) -> None:
@@ -74,19 +79,11 @@ def _read_json(path: Path) -> Any:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
         return json.loads(
-            data.decode(), object_pairs_hook=_object, parse_int=lambda text: int(_number(text)),
+            data.decode(), object_pairs_hook=once_each, parse_int=lambda text: int(_number(text)),
             parse_float=lambda text: float(_number(text)), parse_constant=_number,
         )  # fmt: skip
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} can't be read as JSON ({error}); {_REMEDY}") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # readers differ in which of the two they take
-        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"one object has two values of {name!r:.{_SHOWN}}")
-    return found
 
 
 def _number(text: str) -> str:
@@ -112,6 +109,9 @@ def read_run(path: Path) -> dict[str, Any]:
         LibraryMissingError: jsonschema is not installed.
     """
     found: dict[str, Any] = _read_json(path)
+    kind = found.get("kind") if isinstance(found, dict) else None
+    if isinstance(kind, str) and kind in _OTHERS:
+        raise UsageError(f"{path} is a file of the kind {kind!r}: {_OTHERS[kind]}")
     try:
         reason = why_no_run(found)
     except RecursionError:  # the message would have shown a value
