@@ -185,7 +185,9 @@ class Calls:
         size, port = world.world_size, _free_port() if self.as_torchrun else ""
         of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
         given = [(self.target, variables) for variables in of_rank]
-        found = world.run(prepare, *given, timeout=max(self.timeout, 60.0))
+        # Libraries are imported here, which takes as long as a first call may.
+        limit = max(self.limits.of(True), 60.0)
+        found = world.run(prepare, *given, timeout=limit)
         self.assumes, self.has_merge = found[0]
         self._called.discard(size)
 
