@@ -27,11 +27,11 @@ class ThreadGroup:
     def __init__(self, world_size: int, timeout: float) -> None:
         self.sent: list[Buffer] = [b""] * world_size
         self.barrier = threading.Barrier(world_size, timeout=timeout)
-        self.members = [Member(self, rank) for rank in range(world_size)]
+        self.members = [ThreadRank(self, rank) for rank in range(world_size)]
         self.joined = 0
 
 
-class Member:
+class ThreadRank:
     """One rank of a group."""
 
     def __init__(self, group: ThreadGroup, rank: int) -> None:
@@ -58,7 +58,7 @@ class ThreadsDist(BytesBaseDistBackend):
     def __init__(self, group: ThreadGroup | None = None, rank: int = 0) -> None:
         self._own = None if group is None else group.members[rank]
         # Other threads of the rank may use this object.
-        self._of_maker: Member | None = getattr(self._joined, "member", None)
+        self._of_maker: ThreadRank | None = getattr(self._joined, "member", None)
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
@@ -72,7 +72,7 @@ class ThreadsDist(BytesBaseDistBackend):
     @classmethod
     def finalize_process(cls) -> None:
         """Leave the group; the last thread that leaves ends it."""
-        member: Member | None = cls._joined.__dict__.pop("member", None)
+        member: ThreadRank | None = cls._joined.__dict__.pop("member", None)
         if member is not None:
             member.left = True
             with cls._lock:
@@ -98,7 +98,7 @@ class ThreadsDist(BytesBaseDistBackend):
         return len(member.group.members) if member else 1
 
     @property
-    def _member(self) -> Member | None:
+    def _member(self) -> ThreadRank | None:
         if member := self._own or getattr(self._joined, "member", None):
             return member
         made_by = self._of_maker

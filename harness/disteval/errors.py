@@ -54,7 +54,7 @@ class AuditError(HarnessError):
     """An audited evaluation function is wrong, or could not be judged.
 
     Args:
-        report: The `disteval.audit.Report` with all findings.
+        report: The `disteval.audit.AuditReport` with all findings.
     """
 
     def __init__(self, report: Any) -> None:

@@ -89,7 +89,7 @@ _SLURM_HOSTS = "SLURM_STEP_NUM_NODES"
 _SLURM_TASKS = "SLURM_STEP_TASKS_PER_NODE"
 
 
-class Job(NamedTuple):
+class LaunchedJob(NamedTuple):
     """The processes that a launcher started together, and this one's place among them.
 
     Attributes:
@@ -126,7 +126,7 @@ class Job(NamedTuple):
         return ":".join(found) if any(found) else ""
 
 
-def launched_job(environ: Mapping[str, str] = os.environ) -> Job | None:
+def launched_job(environ: Mapping[str, str] = os.environ) -> LaunchedJob | None:
     """Return the job that a launcher's variables describe; None without a launcher.
 
     Raises:
@@ -162,7 +162,7 @@ def ranks_on_this_host(world_size: int) -> int:
     return world_size if job is None else min(job.ranks_on_host, world_size)
 
 
-def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
+def _jobs(environ: Mapping[str, str]) -> Iterator[LaunchedJob]:
     for launcher, mark, rank, size, on_host in _ROWS:
         if rank == "PMIX_RANK" and "OMPI_COMM_WORLD_RANK" in environ:
             continue  # its mpirun has started this rank, and SLURM that mpirun
@@ -181,7 +181,9 @@ def _jobs(environ: Mapping[str, str]) -> Iterator[Job]:
                     f"{world_size - 1}; set both as {launcher} does, or unset them"
                 )
             here = _number(environ, on_host, 1) if on_host in environ else 0
-            yield Job(launcher, number, world_size, here or _slurm_tasks_here(environ, world_size))
+            yield LaunchedJob(
+                launcher, number, world_size, here or _slurm_tasks_here(environ, world_size)
+            )
 
 
 def _slurm_tasks_here(environ: Mapping[str, str], world_size: int) -> int:
@@ -202,7 +204,7 @@ def _slurm_tasks_here(environ: Mapping[str, str], world_size: int) -> int:
     return -(-world_size // hosts)
 
 
-def _refuse_two_answers(jobs: list[Job], environ: Mapping[str, str]) -> None:
+def _refuse_two_answers(jobs: list[LaunchedJob], environ: Mapping[str, str]) -> None:
     """Refuse RANK and WORLD_SIZE that no launcher has marked and that contradict another's.
 
     They may be left over in a login shell, or be those of a launcher inside the other one.

@@ -132,7 +132,7 @@ def joined(parts: Sequence[Part]) -> Part:
     )
 
 
-class Run(NamedTuple):
+class LedgerRun(NamedTuple):
     """A run that writes to a ledger, as its other processes must know it.
 
     Attributes:
@@ -148,7 +148,7 @@ class Run(NamedTuple):
     first: str = ""
 
 
-class Log:
+class LedgerLog:
     """The file of a process of a run; other processes than the first make one when they commit.
 
     Args:
@@ -156,7 +156,7 @@ class Log:
         hidden: Whether the file's name begins with a dot.
     """
 
-    def __init__(self, run: Run, *, hidden: bool = False) -> None:
+    def __init__(self, run: LedgerRun, *, hidden: bool = False) -> None:
         self._run = run
         name = f"ledger-{run.number:06d}-{secrets.token_hex(8)}.log"
         self.path = None if run.folder is None else run.folder / ("." * hidden + name)
@@ -294,8 +294,8 @@ class Ledger:
         self._size = self._bound = 0
         self._lock: FolderLock | None = None
         if folder is None:
-            self.run = Run(None)
-            self.log = Log(self.run)
+            self.run = LedgerRun(None)
+            self.log = LedgerLog(self.run)
             return
         path = Path(folder)
         if not hidden:
@@ -309,8 +309,8 @@ class Ledger:
                     self.result = found.result if len(kept) == len(found.parts) else None
                     self.stored = merged(kept)
                     self.since = found.since or self.since
-                self.run = Run(path, number + 1, secrets.token_hex(8))
-                self.log = Log(self.run, hidden=hidden)
+                self.run = LedgerRun(path, number + 1, secrets.token_hex(8))
+                self.log = LedgerLog(self.run, hidden=hidden)
                 assert self.log.path is not None
                 self.run = self.run._replace(first=self.log.path.name)
                 with self.log.together():
@@ -333,7 +333,7 @@ class Ledger:
         return [*self.stored, *self._parts]
 
     def commit(self, part: Part) -> None:
-        """Commit a part, see `Log.commit`; states that are sums are added up if they are large."""
+        """Commit a part, see `LedgerLog.commit`; large states that are sums are added up."""
         self.log.commit(part)
         self._parts.append(part)
         self._size += len(part.states)

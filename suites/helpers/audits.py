@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disteval.audit import Audit, Case, Report
+from disteval.audit import Audit, AuditReport, Case
 from disteval.audit.case import Fetches
 from disteval.audit.cases import parse
 from disteval.audit.planted import Planted
@@ -19,12 +19,12 @@ def planted_case(name: str, folder: Path) -> Case:
     return Case(settings, planted, 0, Fetches(folder / "fetches"), folder)
 
 
-def audited(loop: Any, *arguments: Any, case: str = "", **options: Any) -> Report:
+def audited(loop: Any, *arguments: Any, case: str = "", **options: Any) -> AuditReport:
     """Audit a loop, in all cases or in one that is named as in ``--case``."""
     return Audit(loop, *arguments, only=parse(case) if case else None, **options).run()
 
 
-def first_finding(report: Report) -> tuple[str, str]:
+def first_finding(report: AuditReport) -> tuple[str, str]:
     """Return the kind and the case of the first finding of a loop that is wrong."""
     assert report.verdict == "wrong", (report.counts, report.reason, report.details)
     found = report.to_json()["findings"][0]

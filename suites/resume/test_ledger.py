@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from suites.helpers.ledger import (
     Counted,
     Ledger,
-    Log,
+    LedgerLog,
     Part,
     certify,
     compute_totals,
@@ -74,7 +74,7 @@ def test_a_finished_ledger_has_its_result(tmp_path: Path) -> None:
 
 def test_each_process_of_a_run_writes_its_own_file(tmp_path: Path) -> None:
     found = Ledger(tmp_path, SETTINGS)
-    logs = [Log(found.run) for _ in range(3)]
+    logs = [LedgerLog(found.run) for _ in range(3)]
     for rank, log in enumerate(logs):
         log.check_place()
         log.commit(part(10 * rank, 10 * rank + 5, rank=rank))
@@ -86,7 +86,7 @@ def test_each_process_of_a_run_writes_its_own_file(tmp_path: Path) -> None:
 
 def test_what_a_process_of_an_earlier_run_writes_does_not_count(tmp_path: Path) -> None:
     found = Ledger(tmp_path, SETTINGS)
-    lost, new = Log(found.run), Log(found.run)
+    lost, new = LedgerLog(found.run), LedgerLog(found.run)
     lost.commit(part(0, 5))
     found.close()
     second = Ledger(tmp_path, SETTINGS)
@@ -170,7 +170,7 @@ def test_a_run_that_is_killed_while_it_begins_leaves_what_was_there(
     """Its file has all that earlier runs have left, and counts when it is whole."""
     folder, parts = tmp_path_factory.mktemp("ledger"), [part(at, at + 3) for at in range(0, 30, 3)]
     first = Ledger(folder, SETTINGS)
-    other = Log(first.run)
+    other = LedgerLog(first.run)
     for turn, each in enumerate(parts):
         (other if turn % 2 else first).commit(each)
     first.close()
@@ -359,7 +359,7 @@ def test_a_full_disk_is_named_and_what_was_committed_stays(tmp_path: Path) -> No
 def test_a_file_whose_beginning_does_not_fit_is_begun_anew(tmp_path: Path) -> None:
     """What comes after a torn beginning would not count, so nothing is left of it."""
     found = Ledger(tmp_path, SETTINGS)
-    log, limits = Log(found.run), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log, limits = LedgerLog(found.run), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30, limits[1]))
     try:
         with pytest.raises(LedgerError, match="disk is full"):

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from suites.helpers.command import invoke
 from suites.helpers.traces import (
-    Event,
     Place,
     Recorder,
+    TraceEvent,
     TraceFolder,
     WorldTrace,
     cap_for,
@@ -37,16 +37,16 @@ DAY = 86_400 * 10**9
 
 
 @st.composite
-def recorded(draw: st.DrawFn) -> list[Event]:
+def recorded(draw: st.DrawFn) -> list[TraceEvent]:
     """Draw events of one rank, in any order and overlapping in any way."""
     return [
-        Event(draw(NAMES), draw(NAMES), start, start + draw(st.integers(0, 5_000)), arguments)
+        TraceEvent(draw(NAMES), draw(NAMES), start, start + draw(st.integers(0, 5_000)), arguments)
         for start in draw(st.lists(st.integers(0, 20_000) | st.integers(0, 50 * DAY), max_size=30))
         if (arguments := draw(ARGUMENTS)) is not None
     ]
 
 
-def a_world(folder: Path, ranks: list[list[Event]]) -> WorldTrace:
+def a_world(folder: Path, ranks: list[list[TraceEvent]]) -> WorldTrace:
     """Write a trace of these events, and read it."""
     place = place_from_zero(folder, "of a test", len(ranks))
     for rank, events in enumerate(ranks):
@@ -61,7 +61,7 @@ def a_world(folder: Path, ranks: list[list[Event]]) -> WorldTrace:
 @given(ranks=st.lists(recorded(), min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None)
 def test_what_was_recorded_is_read_and_merged(
-    ranks: list[list[Event]], tmp_path_factory: pytest.TempPathFactory
+    ranks: list[list[TraceEvent]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world = a_world(tmp_path_factory.mktemp("trace"), ranks)
     assert [row.events for row in world.ranks] == ranks
@@ -78,7 +78,9 @@ def test_what_was_recorded_is_read_and_merged(
 
 
 def two_events(folder: Path) -> Path:
-    a_world(folder, [[Event("data", "load", 0, 5, {}), Event("compute", "predict", 5, 9, {})]])
+    a_world(
+        folder, [[TraceEvent("data", "load", 0, 5, {}), TraceEvent("compute", "predict", 5, 9, {})]]
+    )
     return folder / "world-1-rank-00000.jsonl"
 
 
@@ -108,7 +110,7 @@ def test_events_past_the_cap_are_counted_and_not_written(tmp_path: Path) -> None
 
 
 def test_texts_and_numbers_that_json_lacks_are_bounded(tmp_path: Path) -> None:
-    given = [Event("data", "x" * 1_000, 0, 1, {"a": "y" * 1_000, "b": math.nan, "c": {1: 2}})]
+    given = [TraceEvent("data", "x" * 1_000, 0, 1, {"a": "y" * 1_000, "b": math.nan, "c": {1: 2}})]
     event = a_world(tmp_path, [given]).ranks[0].events[0]
     assert len(event.name) == len(event.arguments["a"]) == 200
     assert event.arguments["b"] == "nan" and event.arguments["c"] == "{1: 2}"
@@ -182,7 +184,7 @@ def test_a_clock_of_a_header_that_can_be_no_time_is_not_known(tmp_path: Path) ->
 
 
 def test_events_that_overlap_as_no_ranks_do_are_refused(tmp_path: Path) -> None:
-    overlapping = [Event("data", "load", at, at + 1_000, {}) for at in range(101)]
+    overlapping = [TraceEvent("data", "load", at, at + 1_000, {}) for at in range(101)]
     for count in (100, 101):
         world = a_world(tmp_path / str(count), [overlapping[:count]])
         if count == 100:

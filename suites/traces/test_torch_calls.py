@@ -11,7 +11,7 @@ import pytest
 
 from suites.helpers.command import invoke
 from suites.helpers.pickles import Calls
-from suites.helpers.traces import Call, PostMortem, RankStatus, find_parting, read_calls
+from suites.helpers.traces import PostMortem, RankStatus, TorchCall, find_parting, read_calls
 
 
 def entry(number: int, name: str, *, returned: bool = True, **changed: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def entry(number: int, name: str, *, returned: bool = True, **changed: Any) -> d
     } | changed
 
 
-def calls(*entries: dict[str, Any]) -> list[Call]:
+def calls(*entries: dict[str, Any]) -> list[TorchCall]:
     return read_calls({"entries": entries})
 
 
@@ -55,7 +55,7 @@ def facts(text: str) -> list[tuple[str, ...]]:
     return found
 
 
-def parted(calls: dict[int, list[Call]]) -> list[tuple[str, ...]]:
+def parted(calls: dict[int, list[TorchCall]]) -> list[tuple[str, ...]]:
     parting = find_parting(calls)
     assert parting is not None
     return facts(parting.sentence)

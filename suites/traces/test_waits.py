@@ -7,33 +7,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.helpers.traces import Event, Row, WorldTrace, find_waits, summarise, timeline
+from suites.helpers.traces import Row, TraceEvent, WorldTrace, find_waits, summarise, timeline
 
 SECOND = 10**9
 
 
-def gather(start: int, end: int, number: int = 1, **more: Any) -> Event:
-    return Event("collective", "gather", start, end, {"number": number, "group": 1} | more)
+def gather(start: int, end: int, number: int = 1, **more: Any) -> TraceEvent:
+    return TraceEvent("collective", "gather", start, end, {"number": number, "group": 1} | more)
 
 
-def world(*ranks: list[Event]) -> WorldTrace:
+def world(*ranks: list[TraceEvent]) -> WorldTrace:
     return WorldTrace(1, "", len(ranks), [Row(r, 1, {}, events) for r, events in enumerate(ranks)])
 
 
-def pairs(*ranks: list[Event]) -> dict[tuple[int, int], int]:
+def pairs(*ranks: list[TraceEvent]) -> dict[tuple[int, int], int]:
     return {pair: total for pair, (total, _) in find_waits(world(*ranks)).by_pair().items()}
 
 
 @given(st.lists(st.lists(st.integers(0, 100), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_all_wait_for_the_last_to_enter_an_all_gather(delays: list[list[int]]) -> None:
     """Ranks that leave together enter the next one after their own delay."""
-    rows: list[list[Event]] = [[], [], []]
+    rows: list[list[TraceEvent]] = [[], [], []]
     left, expected = 0, {}
     for number, own in enumerate(delays, start=1):
         last = max(range(3), key=lambda rank: own[rank])
         end = left + max(own) + 5
         for rank, delay in enumerate(own):
-            rows[rank].append(Event("compute", "predict", left, left + delay, {}))
+            rows[rank].append(TraceEvent("compute", "predict", left, left + delay, {}))
             rows[rank].append(gather(left + delay, end, number))
             if delay < own[last]:
                 pair = rank, last
@@ -59,8 +59,8 @@ def test_in_a_broadcast_that_its_root_leaves_early_only_the_root_is_waited_for()
 
 
 def test_collectives_of_other_groups_numbers_and_within_others_are_not_paired() -> None:
-    inner = Event("collective", "torch.all_gather", 12, 18, {"number": 1, "group": "torch"})
-    alone = Event("collective", "torch.all_gather", 40, 48, {"number": 1, "group": "torch"})
+    inner = TraceEvent("collective", "torch.all_gather", 12, 18, {"number": 1, "group": "torch"})
+    alone = TraceEvent("collective", "torch.all_gather", 40, 48, {"number": 1, "group": "torch"})
     assert pairs([gather(10, 20), inner], [gather(10, 20), alone]) == {}
     assert pairs([gather(10, 60, 1)], [gather(50, 60, 2)]) == {}
     assert pairs([gather(10, 60)], [gather(50, 60, group=2)]) == {}
@@ -68,9 +68,9 @@ def test_collectives_of_other_groups_numbers_and_within_others_are_not_paired() 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, "1", 10**400, -1, True, None])
 def test_values_that_no_trace_has_do_no_harm(value: Any) -> None:
-    def rank(start: int) -> list[Event]:
+    def rank(start: int) -> list[TraceEvent]:
         events = [gather(start, 9, number, root=value) for number in (1, value)]
-        return [Event("data", "load", 0, start, {"samples": value}), *events]
+        return [TraceEvent("data", "load", 0, start, {"samples": value}), *events]
 
     assert json.dumps(summarise(world(rank(3), rank(5))).to_json())
 
@@ -84,10 +84,10 @@ def test_a_rank_that_was_started_again_waits_in_its_own_collectives_alone() -> N
 
 
 def test_the_reason_is_what_took_longer_since_the_collective_before() -> None:
-    def rank(data: int, compute: int, before: int) -> list[Event]:
-        events, at = [Event("compute", "predict", 0, before, {}), gather(before, 100)], 100
+    def rank(data: int, compute: int, before: int) -> list[TraceEvent]:
+        events, at = [TraceEvent("compute", "predict", 0, before, {}), gather(before, 100)], 100
         for category, name, length in (("data", "load", data), ("compute", "predict", compute)):
-            events.append(Event(category, name, at, at + length, {}))
+            events.append(TraceEvent(category, name, at, at + length, {}))
             at += length
         return [*events, gather(at, 400, 2)]
 
@@ -101,9 +101,9 @@ def test_the_reason_is_what_took_longer_since_the_collective_before() -> None:
 
 
 def test_without_collectives_the_slowest_takes_longest_for_a_sample() -> None:
-    def rank(computing: int, samples: int) -> list[Event]:
-        load = Event("data", "load", 0, 10 * samples, {"samples": samples})
-        return [load, Event("compute", "predict", 10 * samples, 10 * samples + computing, {})]
+    def rank(computing: int, samples: int) -> list[TraceEvent]:
+        load = TraceEvent("data", "load", 0, 10 * samples, {"samples": samples})
+        return [load, TraceEvent("compute", "predict", 10 * samples, 10 * samples + computing, {})]
 
     slowest = summarise(world(rank(5_000, 50), rank(5_000, 10), rank(4_000, 45))).slowest
     assert slowest is not None
@@ -115,7 +115,7 @@ def test_without_collectives_the_slowest_takes_longest_for_a_sample() -> None:
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 30), st.sampled_from("abc")), max_size=9)
 )
 def test_each_moment_of_a_row_is_counted_once(spans: list[tuple[int, int, str]]) -> None:
-    events = [Event(name, name, start, start + length, {}) for start, length, name in spans]
+    events = [TraceEvent(name, name, start, start + length, {}) for start, length, name in spans]
     found = [*timeline(events)]
     covered = [moment for doing in found for moment in range(doing.start, doing.end)]
     begin = min((event.start for event in events), default=0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from disteval.cli.eval_world import Leader
+from disteval.cli.eval_world import EvalLeader
 from disteval.cli.job import Elastic, EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.world import RayLauncher, World
@@ -96,7 +96,7 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
     thread = threading.Thread(target=upset)
     thread.start()
     begin = time.monotonic()
-    report = Leader(job, start.new, 2, progress=False).evaluate()
+    report = EvalLeader(job, start.new, 2, progress=False).evaluate()
     thread.join()
     assert len(done) == 2, f"{done} after {time.monotonic() - begin:.0f} s"
     assert judge(report, right()) == ""

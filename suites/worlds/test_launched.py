@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from disteval import UsageError
-from disteval.launched import Job, launched_job, outside_environment
+from disteval.launched import LaunchedJob, launched_job, outside_environment
 from disteval.world import detect_outer_world
-from disteval.world.attached import Bootstrap, named_leader
+from disteval.world.attached import LeaderSearch, named_leader
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none"}
 TORCHRUN = ELASTIC | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
-PADDLE = Job("paddle.distributed.launch", 1, 2, 2)
+PADDLE = LaunchedJob("paddle.distributed.launch", 1, 2, 2)
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 SLURM3 = SLURM | {
     "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_NUM_NODES": "3",
@@ -23,41 +23,50 @@ STALE = {"RANK": "3", "WORLD_SIZE": "8"}
     ("variables", "job"),
     [
         ({}, None),
-        (ELASTIC | {"RANK": "1", "WORLD_SIZE": "3"}, Job("torchrun", 1, 3, 3)),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, Job("mpirun", 0, 1, 1)),
-        ({"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, Job("mpirun", 2, 4, 2)),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, Job("mpirun", 0, 2, 2)),
-        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, Job("horovodrun", 0, 2, 2)),
-        (SLURM, Job("srun", 1, 2, 2)),
+        (ELASTIC | {"RANK": "1", "WORLD_SIZE": "3"}, LaunchedJob("torchrun", 1, 3, 3)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, LaunchedJob("mpirun", 0, 1, 1)),
+        (
+            {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"},
+            LaunchedJob("mpirun", 2, 4, 2),
+        ),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+            LaunchedJob("mpirun", 0, 2, 2),
+        ),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, LaunchedJob("horovodrun", 0, 2, 2)),
+        (SLURM, LaunchedJob("srun", 1, 2, 2)),
         # A batch script is one process, however many tasks its job may start.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Job("a launcher with RANK and WORLD_SIZE", 1, 2, 2)),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2"},
+            LaunchedJob("a launcher with RANK and WORLD_SIZE", 1, 2, 2),
+        ),
         ({"WORLD_SIZE": "2"}, None),
         ({"RANK": "first"}, None),
         ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, PADDLE),
         # Tasks of srun on hosts that have different numbers of them.
-        (SLURM3 | {"SLURM_NODEID": "1"}, Job("srun", 1, 5, 2)),
-        (SLURM3 | {"SLURM_NODEID": "2"}, Job("srun", 1, 5, 1)),
-        (SLURM3 | {"PMIX_RANK": "4", "SLURM_NODEID": "2"}, Job("mpirun", 4, 5, 1)),
+        (SLURM3 | {"SLURM_NODEID": "1"}, LaunchedJob("srun", 1, 5, 2)),
+        (SLURM3 | {"SLURM_NODEID": "2"}, LaunchedJob("srun", 1, 5, 1)),
+        (SLURM3 | {"PMIX_RANK": "4", "SLURM_NODEID": "2"}, LaunchedJob("mpirun", 4, 5, 1)),
         # Open MPI's mpirun, whose daemons srun has started.
         (
             SLURM | {"PMIX_RANK": "0", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
-            Job("srun", 1, 2, 2),
+            LaunchedJob("srun", 1, 2, 2),
         ),
         # The counts of another step are no help.
-        (SLURM3 | {"SLURM_NODEID": "7"}, Job("srun", 1, 5, 2)),
+        (SLURM3 | {"SLURM_NODEID": "7"}, LaunchedJob("srun", 1, 5, 2)),
         # What a script derives from its launcher's variables is no contradiction.
-        (SLURM | {"RANK": "1", "WORLD_SIZE": "2"}, Job("srun", 1, 2, 2)),
+        (SLURM | {"RANK": "1", "WORLD_SIZE": "2"}, LaunchedJob("srun", 1, 2, 2)),
         # The launcher that started the ranks comes before the one that started it.
-        (SLURM | TORCHRUN, Job("torchrun", 3, 4, 2)),
-        (SLURM | {"PMI_RANK": "0", "PMI_SIZE": "1"}, Job("srun", 1, 2, 2)),
+        (SLURM | TORCHRUN, LaunchedJob("torchrun", 3, 4, 2)),
+        (SLURM | {"PMI_RANK": "0", "PMI_SIZE": "1"}, LaunchedJob("srun", 1, 2, 2)),
         # A task of which only the job's variables are left.
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Job("srun", 1, 2, 1)),
-        (SLURM | {"SLURM_NTASKS": "8"}, Job("srun", 1, 2, 2)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, LaunchedJob("srun", 1, 2, 1)),
+        (SLURM | {"SLURM_NTASKS": "8"}, LaunchedJob("srun", 1, 2, 2)),
     ],
 )
 def test_a_launchers_variables_say_which_rank_this_is(
-    variables: dict[str, str], job: Job | None
+    variables: dict[str, str], job: LaunchedJob | None
 ) -> None:
     assert launched_job(variables) == job
 
@@ -66,9 +75,9 @@ def test_mlx_launch_names_a_file_with_an_entry_for_each_rank(tmp_path: Path) -> 
     hosts = tmp_path / "ring.json"
     hosts.write_text('[["127.0.0.1:5000"], ["127.0.0.1:5001", "127.0.0.1:5002"]]')
     variables = {"MLX_HOSTFILE": str(hosts), "MLX_RANK": "1"}
-    assert launched_job(variables) == Job("mlx.launch", 1, 2, 2)
+    assert launched_job(variables) == LaunchedJob("mlx.launch", 1, 2, 2)
     hosts.write_text("\n")
-    assert launched_job(variables | {"MLX_RANK": "0"}) == Job("mlx.launch", 0, 1, 1)
+    assert launched_job(variables | {"MLX_RANK": "0"}) == LaunchedJob("mlx.launch", 0, 1, 1)
     for text in ("[", "5"):
         hosts.write_text(text)
         with pytest.raises(UsageError, match="MLX_HOSTFILE"):
@@ -169,7 +178,7 @@ def test_a_job_has_one_id_whatever_its_hosts_count_and_a_key_of_its_own(
         told = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": str(restarts)}
         for name, value in (told | {"MASTER_PORT": str(port), "MASTER_ADDR": address}).items():
             monkeypatch.setenv(name, value)
-        outer = Job("torchrun", 0, 2, 1)
+        outer = LaunchedJob("torchrun", 0, 2, 1)
         found.append((outer.id(), named_leader(outer.purpose(), given).key))
     ids, keys = zip(*found, strict=True)
     assert ids[0] == ids[1]
@@ -185,4 +194,4 @@ def test_a_leader_never_listens_on_all_addresses(
     monkeypatch.setenv("DISTEVAL_LEADER", "0.0.0.0:29400")
     monkeypatch.setenv("DISTEVAL_KEY_FILE", str(path))
     with pytest.raises(UsageError, match=r"\b0\.0\.0\.0\b"):
-        Bootstrap(Job("mpirun", 0, 2, 1)).own_address()
+        LeaderSearch(LaunchedJob("mpirun", 0, 2, 1)).own_address()

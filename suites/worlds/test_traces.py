@@ -18,7 +18,7 @@ from disteval.world import LocalLauncher, World
 
 from suites.helpers.command import invoke
 from suites.helpers.faults import fill_disk_of_trace
-from suites.helpers.traces import Summary, WorldTrace, read_worlds, summarise, timeline
+from suites.helpers.traces import TraceSummary, WorldTrace, read_worlds, summarise, timeline
 
 SECONDS = 0.1  # that the slow rank takes longer for each of its batches
 BATCHES = 4
@@ -54,7 +54,7 @@ def import_this(_: Any) -> None:
     """Have ranks import this module, which takes long where other processes compute."""
 
 
-def traced(folder: Path, backend: str, what: str) -> Summary:
+def traced(folder: Path, backend: str, what: str) -> TraceSummary:
     with World(backend, 2, trace=folder) as world:
         world.run(import_this)
         found = world.run(evaluate_slowly, what, what)
@@ -83,7 +83,7 @@ def check_rows(world: WorldTrace) -> None:
         assert sum(e.arguments.get("samples", 0) for e in row.events) == 10 * BATCHES
 
 
-def check_slow(summary: Summary, what: str) -> None:
+def check_slow(summary: TraceSummary, what: str) -> None:
     """Hold the summary to what was made slow."""
     longer = SECONDS * BATCHES
     assert summary.slowest is not None
@@ -162,7 +162,7 @@ def hang(_: Any) -> None:
     for name in ("first", "second"):
         with traces.span("data", name):
             pass
-    threading.Event().wait(60)
+    threading.TraceEvent().wait(60)
 
 
 def test_a_rank_that_hangs_leaves_what_it_has_recorded(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def judge(
 
 
 @dataclass
-class Report(BaseReport):
+class AuditReport(BaseReport):
     """The report of an audit.
 
     Attributes:

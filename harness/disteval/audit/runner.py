@@ -14,7 +14,7 @@ from disteval.audit.answers import LISTS, Answer, Result, first_result
 from disteval.audit.case import Settings
 from disteval.audit.cases import MANY_STEPS, cases, in_steps, not_held, parse
 from disteval.audit.fetches import dealt, fetches_of
-from disteval.audit.findings import DEFAULT_TIMEOUT, LoopFinding, Report
+from disteval.audit.findings import DEFAULT_TIMEOUT, AuditReport, LoopFinding
 from disteval.audit.jobs import told
 from disteval.audit.judge import Judgement, Problem, changed_since, judge
 from disteval.audit.notes import Notes
@@ -73,7 +73,7 @@ class Audit:
     on_step: Callable[[int, int], None] = lambda _done, _total: None
 
     def __post_init__(self) -> None:
-        self.report = Report(name_of(self.target), self.backend)
+        self.report = AuditReport(name_of(self.target), self.backend)
         self._calls = Calls(
             self.target, self.backend, self.launcher, self.timeout, self.led, self.trace
         )
@@ -86,7 +86,7 @@ class Audit:
         self._told: list[LoopFinding] = []
         self._doubts: list[tuple[LoopFinding, Callable[[], Try[LoopFinding]], str]] = []
 
-    def run(self) -> Report:
+    def run(self) -> AuditReport:
         """Try the cases one after another, the smallest first, until the time is over."""
         begin = time.monotonic()
         report = self.report
@@ -393,7 +393,7 @@ def audit(
     timeout: float = DEFAULT_TIMEOUT,
     seconds: float = DEFAULT_SECONDS,
     case: str | None = None,
-) -> Report:
+) -> AuditReport:
     """Audit an evaluation function, and raise what it does wrong; for tests of one's own.
 
     Args:

@@ -9,7 +9,7 @@ from itertools import chain, islice, product
 from typing import Any
 
 from disteval.audit.case import Settings
-from disteval.audit.findings import Kind, LoopFinding, Report
+from disteval.audit.findings import AuditReport, Kind, LoopFinding
 from disteval.audit.on_ranks import load, name_of
 from disteval.errors import UsageError, describe_error
 from disteval.judging.report import replay
@@ -32,7 +32,7 @@ def audit_sampler(
     only: Settings | None = None,
     seed: int = 0,
     seconds: float = 300.0,
-) -> Report:
+) -> AuditReport:
     """Try a sampler in every small case: each sample must be dealt to one rank once.
 
     Args:
@@ -48,7 +48,7 @@ def audit_sampler(
         UsageError: There is no such function, or it has no such parameters.
     """
     sampler = _Sampler(target, seed)
-    report = Report(sampler.name, "none")
+    report = AuditReport(sampler.name, "none")
     batches = BATCH_SIZES if "batch_size" in sampler.takes else (1,)
     cases = [Settings(*each) for each in product(SIZES, batches, sorted({*world_sizes}))]
     begin = time.monotonic()
@@ -108,7 +108,7 @@ class _Sampler:
             found.append(batches)
         return found
 
-    def judge(self, report: Report, settings: Settings) -> str:
+    def judge(self, report: AuditReport, settings: Settings) -> str:
         """Judge one case, add what is wrong to the report, and return the outcome."""
         try:
             shares = self.shares(settings)
@@ -140,7 +140,7 @@ class _Sampler:
         known = {"batch_size": batch_size, "epoch": epoch, "seed": self._seed}
         return {name: known[name] for name in self.takes}
 
-    def _add(self, report: Report, settings: Settings, kind: Kind, sentence: str) -> None:
+    def _add(self, report: AuditReport, settings: Settings, kind: Kind, sentence: str) -> None:
         """Add a finding, unless a smaller case has shown its kind."""
         if all(found.kind != kind for found in report.findings):
             again = replay("audit", self.name, {"sampler": True, "case": str(settings)})

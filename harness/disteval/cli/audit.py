@@ -22,7 +22,7 @@ from disteval.registry import add_working_directory
 from disteval.world import World
 
 if TYPE_CHECKING:
-    from disteval.audit import Report
+    from disteval.audit import AuditReport
 
 STARTERS = (
     "plain", "accelerate", "lightning", "transformers", "trl", "lm_eval", "ignite", "torchmetrics",
@@ -138,7 +138,7 @@ def audit_command(
         sys.exit(_write(report, json_path, html_path))
 
 
-def _write(report: Report, json_path: Path | None, html_path: Path | None) -> int:
+def _write(report: AuditReport, json_path: Path | None, html_path: Path | None) -> int:
     """Write and print a report, and return the exit status."""
     console = Console()
     status = write_reports(report.to_json(), report.target, json_path, html_path)

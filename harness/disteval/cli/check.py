@@ -25,7 +25,7 @@ from disteval.registry import add_working_directory
 from disteval.text import visible
 
 if TYPE_CHECKING:
-    from disteval.conformance.results import Report, Result
+    from disteval.conformance.results import CheckReport, RuleResult
     from disteval.conformance.rule import Rule
 
 _MESSAGE_LENGTH = 160
@@ -92,14 +92,14 @@ def check_command(
         sys.exit(report.exit_code or status)
 
 
-def _print_first_failures() -> Callable[[Result], None]:
+def _print_first_failures() -> Callable[[RuleResult], None]:
     """Return a function that prints on standard error the first failure of each mistake.
 
     Several threads may call it.
     """
     told: dict[object, str] = {}
 
-    def print_failure(result: Result) -> None:
+    def print_failure(result: RuleResult) -> None:
         place = place_of(vars(result))
         # What is tried again at the end comes twice.
         if result.outcome != "failed" or place in [*told.values()]:
@@ -123,7 +123,7 @@ def _list_rules(rules: list[Rule]) -> None:
     table_console().print(table)
 
 
-def _show(console: Console, report: Report, rules: dict[str, Rule]) -> None:
+def _show(console: Console, report: CheckReport, rules: dict[str, Rule]) -> None:
     sizes = list(dict.fromkeys(result.world_size for result in report.rules))
     table = Table(
         "rule",

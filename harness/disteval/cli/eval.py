@@ -16,7 +16,7 @@ import click
 from disteval.arguments import check_output_file, check_output_folder
 from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
-from disteval.cli.eval_world import Leader
+from disteval.cli.eval_world import EvalLeader
 from disteval.cli.job import NO_BACKEND, Elastic, EvalJob
 from disteval.cli.named_task import NamedTask
 from disteval.cli.options import (
@@ -47,7 +47,7 @@ from disteval.data.predictions.formats import FORMATS
 from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
 from disteval.judging.report import header
-from disteval.launched import Job
+from disteval.launched import LaunchedJob
 from disteval.models.resnet18 import NUM_CLASSES
 from disteval.records.certificate import as_text, certify_evaluation
 from disteval.registry import add_working_directory, get_backend_class
@@ -284,7 +284,7 @@ def eval_command(
             on_lost="continue" if may_lose else "fail", threads=threads, trace=folder,
         )  # fmt: skip
 
-    report = Leader(job, new_world, size, progress and not is_quiet()).evaluate()
+    report = EvalLeader(job, new_world, size, progress and not is_quiet()).evaluate()
     if expect_digest is not None and report["digest"] != expect_digest:
         found = report["digest"] or f"not known (their contents can't be compared, or {SWITCH}=off)"
         written = f"; the predictions of these samples are in {target.path}" if target else ""
@@ -347,7 +347,9 @@ def _check_elastic(ledger: Path | None, join: bool) -> None:
         )
 
 
-def _check_outer(outer: Job, world_size: int | None, launcher: str | None, download: bool) -> None:
+def _check_outer(
+    outer: LaunchedJob, world_size: int | None, launcher: str | None, download: bool
+) -> None:
     """Refuse options that contradict the ranks that a launcher has started."""
     if download:
         raise UsageError(f"--download: fetch the data once, before {outer.launcher} starts ranks")

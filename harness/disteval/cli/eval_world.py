@@ -18,7 +18,7 @@ from disteval.data.predictions import locked
 from disteval.errors import UsageError, WorldError
 from disteval.files import check_own, open_own
 from disteval.leases.lender import Lender
-from disteval.leases.members import Event
+from disteval.leases.members import RankEvent
 from disteval.text import visible
 from disteval.world import RankStatus, Results, World
 from disteval.world.attached import check_here, has_named_leader, named_leader
@@ -30,7 +30,7 @@ _FILE = "leader.json"
 
 
 @dataclass
-class Leader:
+class EvalLeader:
     """Leads the ranks of one evaluation, which it starts or joins.
 
     Attributes:
@@ -142,7 +142,7 @@ class Leader:
         self._lost.append({"rank": lost.rank, "how": lost.how})
         _print_lost(lost)
 
-    def _take_event(self, event: Event) -> None:
+    def _take_event(self, event: RankEvent) -> None:
         others = event.rank >= self.size
         if self._unannounced and self._lender and self._lender.outcome is None:
             # The ledger is open, so no other leader has it.

@@ -20,7 +20,7 @@ import click
 from disteval.cli.streams import printing_safely
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.host import RANK_THREAD, exit_now, rank_threads_left
-from disteval.launched import Job, launched_job
+from disteval.launched import LaunchedJob, launched_job
 from disteval.text import visible
 
 INTERRUPTED = 130
@@ -179,7 +179,7 @@ def print_failure(error: HarnessError) -> None:
     print_error(str(common or error), error)
 
 
-def _job() -> Job | None:
+def _job() -> LaunchedJob | None:
     with contextlib.suppress(UsageError):  # that is the error to print, then
         return launched_job()
     return None

@@ -21,7 +21,7 @@ from disteval.report.files import write_file
 from disteval.traces.folder import MERGED, NAME
 from disteval.traces.merging import write_merged
 from disteval.traces.reading import read_worlds
-from disteval.traces.summary import Summary, summarise
+from disteval.traces.summary import TraceSummary, summarise
 from disteval.traces.times import KINDS
 
 _SHOWN_WHOLE = 3  # worlds; of more there is a line each
@@ -81,7 +81,7 @@ def trace_command(
     sys.exit(status)
 
 
-def _show(console: Console, summaries: list[Summary]) -> None:
+def _show(console: Console, summaries: list[TraceSummary]) -> None:
     for summary in summaries:
         world = summary.world
         seconds = (world.end - world.begin) / 1e9
@@ -95,7 +95,7 @@ def _show(console: Console, summaries: list[Summary]) -> None:
             print_line(console, line)
 
 
-def _table(summary: Summary) -> Table:
+def _table(summary: TraceSummary) -> Table:
     columns = [Column(name, justify="right") for name in ("seconds", *KINDS)]
     table = Table(Column("", no_wrap=True), *columns, padding=(0, 0), show_edge=False)
     for rank in summary.ranks:
@@ -105,7 +105,7 @@ def _table(summary: Summary) -> Table:
     return table
 
 
-def _show_waits(console: Console, summary: Summary) -> None:
+def _show_waits(console: Console, summary: TraceSummary) -> None:
     pairs = sorted(summary.waits.by_pair().items(), key=lambda pair: -pair[1][0])
     for (rank, other), (total, count) in pairs[:_MOST_SHOWN]:
         times = f"in {count} collective{'s' * (count > 1)}"
@@ -114,7 +114,7 @@ def _show_waits(console: Console, summary: Summary) -> None:
         print_line(console, f"… and {len(pairs) - _MOST_SHOWN} more pairs")
 
 
-def _remarks(summary: Summary) -> Iterator[str]:
+def _remarks(summary: TraceSummary) -> Iterator[str]:
     """Yield what is wrong with the run, and what the trace does not show of it."""
     for what, ranks in summary.failures:
         yield f"failed: {what}"

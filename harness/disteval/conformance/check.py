@@ -19,7 +19,7 @@ from queue import SimpleQueue
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, failure_of, likely_cause, out_of_order, raises
-from disteval.conformance.results import DEFAULT_TIMEOUT, Report, Result
+from disteval.conformance.results import DEFAULT_TIMEOUT, CheckReport, RuleResult
 from disteval.conformance.rule import (
     RULES,
     BrokenRuleError,
@@ -88,8 +88,8 @@ def check_backend(
     timeout: float = DEFAULT_TIMEOUT,
     led: JudgedWorld | None = None,
     trace: TraceFolder | None = None,
-    on_result: Callable[[Result], None] | None = None,
-) -> Report:
+    on_result: Callable[[RuleResult], None] | None = None,
+) -> CheckReport:
     """Check a backend against every rule, in worlds that this call starts.
 
     Args:
@@ -114,7 +114,7 @@ def check_backend(
     begin = time.monotonic()
     cls = get_backend_class(backend)
     name = backend if isinstance(backend, str) else cls.__name__
-    report = Report(name, cls, seed, examples, timeout, launcher)
+    report = CheckReport(name, cls, seed, examples, timeout, launcher)
     chosen, sizes = select_rules() if rules is None else list(rules), list(world_sizes)
     session: Callable[[], Judged] = partial(
         Session,
@@ -152,14 +152,16 @@ def _draw(rules: Sequence[Rule], examples: int, seed: int) -> None:
 
 
 @dataclass(frozen=True)
-class Job:
+class CheckJob:
     """Rules that are tried one after another at one world size, on ranks of their own."""
 
     size: int
     rules: Sequence[Rule]
 
 
-def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None) -> list[list[Job]]:
+def plan(
+    rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None
+) -> list[list[CheckJob]]:
     """Divide a check into phases, which follow each other; the jobs of one run side by side.
 
     Rules that lose ranks have a phase of their own: their worlds mostly wait, and their bounds
@@ -170,20 +172,20 @@ def plan(rules: Sequence[Rule], sizes: Sequence[int], launcher: Launcher | None)
     threads = isinstance(launcher, ThreadsLauncher)
     if not (threads or isinstance(launcher, ProcessLauncher)):
         # There may be no room for the ranks of two worlds.
-        return [[Job(size, rules)] for size in sizes]
+        return [[CheckJob(size, rules)] for size in sizes]
     # Ranks that are threads share what such a rule measures or sets with those of other worlds.
     alone = [r for r in rules if r.process_wide and threads]
     jobs, losing = [], []
     for size in sorted(sizes, reverse=True):  # the largest takes longest
         lost_here = [r for r in rules if r.loses_ranks and size in lost.WORLD_SIZES]
-        losing += [Job(size, [r]) for r in lost_here]
+        losing += [CheckJob(size, [r]) for r in lost_here]
         if others := [r for r in rules if r not in lost_here and r not in alone]:
             others.sort(key=lambda rule: rule.starts_many)  # large objects were sent by then
-            jobs.append(Job(size, others))
+            jobs.append(CheckJob(size, others))
     # The last ones wait longest, and where a loss is noticed ranks wait least.
     losing.sort(key=lambda job: job.rules[0].number, reverse=True)
     losing.sort(key=lambda job: job.rules[0].capability == "detects_lost_ranks")
-    return [jobs, losing, *([Job(size, alone)] for size in sizes if alone)]
+    return [jobs, losing, *([CheckJob(size, alone)] for size in sizes if alone)]
 
 
 @dataclass
@@ -191,17 +193,17 @@ class _Check:
     """One check of one backend, whose jobs may run in several threads."""
 
     new_session: Callable[[], Judged]
-    report: Report
+    report: CheckReport
     sizes: Sequence[int]
-    on_result: Callable[[Result], None] | None
-    results: dict[tuple[int, str], Result] = field(default_factory=dict)
-    doubts: dict[tuple[int, str], tuple[Rule, Try[Result]]] = field(default_factory=dict)
-    not_started: list[Job] = field(default_factory=list)
+    on_result: Callable[[RuleResult], None] | None
+    results: dict[tuple[int, str], RuleResult] = field(default_factory=dict)
+    doubts: dict[tuple[int, str], tuple[Rule, Try[RuleResult]]] = field(default_factory=dict)
+    not_started: list[CheckJob] = field(default_factory=list)
     sessions: list[Judged] = field(default_factory=list)
     given_up: str = ""
     stopped: bool = False
 
-    def run_side_by_side(self, jobs: Sequence[Job]) -> None:
+    def run_side_by_side(self, jobs: Sequence[CheckJob]) -> None:
         """Run jobs, in threads if there are several; they begin in their order.
 
         As many run at once as the cores of this host suffice for their ranks. When a job raises,
@@ -215,7 +217,7 @@ class _Check:
         room = threading.Semaphore(max(1, sum(ranks <= most for ranks in accumulate(largest))))
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
-        def work(job: Job) -> None:
+        def work(job: CheckJob) -> None:
             try:
                 with room:
                     self._run_beside(job)
@@ -240,7 +242,7 @@ class _Check:
                 thread.join(max(0.0, deadline - time.monotonic()))
             raise
 
-    def _run_beside(self, job: Job) -> None:
+    def _run_beside(self, job: CheckJob) -> None:
         """Run a job beside others, or note it in `not_started` if no world of it starts."""
         try:
             self.run(job)
@@ -250,7 +252,7 @@ class _Check:
                 raise
             self.not_started.append(job)
 
-    def run(self, job: Job) -> None:
+    def run(self, job: CheckJob) -> None:
         """Check the backend against the rules of one job, at its world size."""
         size, in_a_row = job.size, 0
         declared = self.report.single_rank if size > 1 else ""
@@ -261,7 +263,7 @@ class _Check:
                     return
                 if declared or self.given_up:
                     outcome = "unsupported" if declared else "error"
-                    self._take(Result.of(rule, size, outcome, declared or self.given_up), False)
+                    self._take(RuleResult.of(rule, size, outcome, declared or self.given_up), False)
                     continue
                 this = try_rule(rule, bench)
                 if self.stopped:
@@ -286,7 +288,7 @@ class _Check:
         self.sessions.append(session)
         return Bench(session, size, report.examples, report.seed, sizes=self.sizes)
 
-    def _take(self, result: Result, replay: bool = True) -> None:
+    def _take(self, result: RuleResult, replay: bool = True) -> None:
         """Take a result; one that was not tried, or may be settled otherwise, has no replay."""
         if replay and result.outcome in ("failed", "error"):
             result.replay = self.report.replay(result)
@@ -311,7 +313,7 @@ class _Check:
             self._take(result)
 
 
-def check_rule(rule: Rule, bench: Bench) -> Result:
+def check_rule(rule: Rule, bench: Bench) -> RuleResult:
     """Check a backend against one rule, twice if a failure is in doubt at the first try.
 
     Args:
@@ -319,7 +321,7 @@ def check_rule(rule: Rule, bench: Bench) -> Result:
         bench: The ranks, which may be lost.
     """
 
-    def again() -> Try[Result]:
+    def again() -> Try[RuleResult]:
         bench.session.close()
         return try_rule(rule, replace(bench, patience=_PATIENCE))
 
@@ -327,19 +329,19 @@ def check_rule(rule: Rule, bench: Bench) -> Result:
     return _settled(first, again if bench.session.can_start else None)
 
 
-def _settled(first: Try[Result], again: Callable[[], Try[Result]] | None) -> Result:
+def _settled(first: Try[RuleResult], again: Callable[[], Try[RuleResult]] | None) -> RuleResult:
     result, why = settle(first, again)
     return result.not_judged(why) if why else result
 
 
-def try_rule(rule: Rule, bench: Bench) -> Try[Result]:
+def try_rule(rule: Rule, bench: Bench) -> Try[RuleResult]:
     """Try a rule once, see `check_rule`.
 
     Raises:
         WorldError: A world of the backend does not start, and no rank was lost.
     """
     bench = replace(bench)  # on which nothing was tried yet
-    result, said = Result.of(rule, bench.world_size), ""
+    result, said = RuleResult.of(rule, bench.world_size), ""
     begin = time.monotonic()
     try:
         rule.check(bench)
@@ -371,7 +373,7 @@ def try_rule(rule: Rule, bench: Bench) -> Try[Result]:
     return Try(result, said if failed else "", failed=result.outcome == "failed")
 
 
-def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: Result) -> None:
+def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: RuleResult) -> None:
     """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
     reason = cls.capabilities.why_not(rule.capability) if rule.capability else ""
     if not reason:

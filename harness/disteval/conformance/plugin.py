@@ -26,7 +26,7 @@ import pytest
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.own_calls import own_calls_end, reduce_once
-from disteval.conformance.summary import Summary
+from disteval.conformance.summary import SummaryPlugin
 from disteval.conformance.verdict import finding_of, first_of, place_of
 from disteval.conformance.world import JudgedWorld
 from disteval.contract import Capabilities
@@ -37,7 +37,7 @@ from disteval.registry import add_working_directory, get_backend_class, list_all
 from disteval.world import World
 
 if TYPE_CHECKING:
-    from disteval.conformance.results import Result
+    from disteval.conformance.results import RuleResult
 
 _DEFAULT_WORLD_SIZES = (1, 2, 3)
 _OPTIONS = (
@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _led(config).outer is None:
         _check_classes(config)
     named = [*config.getoption("backend"), *required()]
-    config.pluginmanager.register(Summary(named, is_launched=_led(config).outer is not None))
+    config.pluginmanager.register(SummaryPlugin(named, is_launched=_led(config).outer is not None))
 
 
 def _check_classes(config: pytest.Config) -> None:
@@ -225,7 +225,7 @@ def required() -> list[str]:
     return os.environ.get("DISTEVAL_REQUIRE", "").split(",")
 
 
-def failure_text(config: pytest.Config, backend: str, result: Result) -> str:
+def failure_text(config: pytest.Config, backend: str, result: RuleResult) -> str:
     """Return the failure of a rule as text.
 
     If another failure of this backend has shown the same mistake, that one is referred to.

@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT = 20.0
 
 
 @dataclass
-class Result:
+class RuleResult:
     """The result of one rule at one world size.
 
     Attributes:
@@ -62,13 +62,15 @@ class Result:
     also: list[tuple[str, int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = "") -> Result:
+    def of(
+        cls, rule: Rule, world_size: int, outcome: str = "passed", message: str = ""
+    ) -> RuleResult:
         """Return a result of that rule."""
         result = cls(rule.number, rule.name, rule.sentence, rule.level, world_size)
         result.outcome, result.message = outcome, message
         return result
 
-    def not_judged(self, why: str) -> Result:
+    def not_judged(self, why: str) -> RuleResult:
         """Return this failure as a rule that was not judged, because ranks were lost or late."""
         return replace(
             self,
@@ -83,7 +85,7 @@ class Result:
 
 
 @dataclass
-class Report(BaseReport):
+class CheckReport(BaseReport):
     """The report of a check of a backend.
 
     Attributes:
@@ -105,7 +107,7 @@ class Report(BaseReport):
     timeout: float = DEFAULT_TIMEOUT
     launcher: str | None = None
     seconds: float = 0.0
-    rules: list[Result] = field(default_factory=list)
+    rules: list[RuleResult] = field(default_factory=list)
 
     @cached_property
     def judged(self) -> Verdict:
@@ -117,7 +119,7 @@ class Report(BaseReport):
         """Why the class declares that it can't do more than one rank; empty if it can."""
         return self.cls.capabilities.why_not("multi_rank")
 
-    def replay(self, result: Result) -> str:
+    def replay(self, result: RuleResult) -> str:
         """Return the command that repeats one rule at one world size."""
         options = {
             "rules": result.id,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from disteval.conformance.results import Result, contract
+from disteval.conformance.results import RuleResult, contract
 from disteval.conformance.rule import Rule
 from disteval.conformance.verdict import judge
 from disteval.judging.report import Verdict
 from disteval.text import visible
 
-RESULT = pytest.StashKey[Result]()
+RESULT = pytest.StashKey[RuleResult]()
 """Where a test leaves the result of its rule."""
 
 NOTHING_TRIED = 2
@@ -23,7 +23,7 @@ NOTHING_TRIED = 2
 _RECORD = "disteval_record"
 
 
-class Summary:
+class SummaryPlugin:
     """A pytest plugin that prints verdicts, and fails a run on ranks in which nothing was tried.
 
     The reports of tests carry the results, so those of the workers of pytest-xdist come together.
@@ -133,6 +133,6 @@ def _record(
     result = item.stash.get(RESULT, None)
     if result is None and report.skipped:
         return target, known, None
-    result = result or Result.of(rule, size, "error")
+    result = result or RuleResult.of(rule, size, "error")
     names = ("id", "level", "world_size", "outcome", "examples", "message")
     return target, known, {name: getattr(result, name) for name in names}

@@ -25,7 +25,7 @@ from disteval.evaluation.agreement import Failure, gathered, on_rank_0
 from disteval.evaluation.result import Completed, Outcome, outcome_of
 from disteval.evaluation.work import Work
 from disteval.identity import held_by_all
-from disteval.ledger import Ledger, Log, Part, merged, open_ledger, stored_of
+from disteval.ledger import Ledger, LedgerLog, Part, merged, open_ledger, stored_of
 from disteval.metrics.totals import pack_totals
 from disteval.plain import packed
 
@@ -103,7 +103,7 @@ class Fixed(Schedule):
         self.rank = work.backend.rank
         self._stack = stack
         self._ledger: Ledger | None = None
-        self._log: Log | None = None
+        self._log: LedgerLog | None = None
         self._stored: tuple[Part, ...] = ()
         self._result: bytes | None = None
         self._outcome: Outcome | None = None  # on rank 0, as it was computed
@@ -175,7 +175,7 @@ class Fixed(Schedule):
                 self._log = self._ledger.log
             else:
                 mine = ledger or (target and target.path)  # which may be mounted elsewhere here
-                self._log = Log(run_._replace(folder=mine), hidden=ledger is None)
+                self._log = LedgerLog(run_._replace(folder=mine), hidden=ledger is None)
                 self._stack.callback(self._log.close)
                 self._log.check_place()
         except HarnessError as caught:

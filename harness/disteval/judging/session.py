@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, UsageError, WorldError
-from disteval.launched import Job
+from disteval.launched import LaunchedJob
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.traces.folder import as_folder
@@ -55,7 +55,7 @@ class Led(Generic[W]):
 
     sizes: Sequence[int]
     world: W | None = None
-    outer: Job | None = None
+    outer: LaunchedJob | None = None
     trace: TraceFolder | None = None
     exit_code: int = 2
 

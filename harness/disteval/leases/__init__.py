@@ -8,16 +8,16 @@ rank 0, passes it their messages.
 from disteval.leases.book import Book, Counts, Lease
 from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender, LenderThread
-from disteval.leases.members import Event
+from disteval.leases.members import RankEvent
 from disteval.world.channel.messages import LeaseReport
 
 __all__ = [
     "Book",
     "Borrower",
     "Counts",
-    "Event",
     "Lease",
     "LeaseReport",
     "Lender",
     "LenderThread",
+    "RankEvent",
 ]

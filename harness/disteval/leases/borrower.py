@@ -27,7 +27,7 @@ from disteval.world.channel.messages import (
     Lend,
     Ping,
     Refused,
-    Result,
+    Returned,
     Unwanted,
     Working,
     check_size,
@@ -146,9 +146,9 @@ class Borrower:
             with traces.span("metric", "compute"):
                 value = packed(compute(parts))
             check_size(value, "the metrics' results", "have a metric write its result to a file")
-            result = Result(value)
+            result = Returned(value)
         except Exception as error:
-            result = Result(None, pickled_error(error))
+            result = Returned(None, pickled_error(error))
         self._send(Commit(lease.number, result))
 
     def _ask(self, what: str) -> Any:

@@ -38,7 +38,7 @@ from disteval.world.channel.messages import (
     Ping,
     Pong,
     Refused,
-    Result,
+    Returned,
     Unwanted,
     Working,
     pickled_error,
@@ -366,7 +366,7 @@ class Lender:
             return
         if self._book is None or self._ledger is None or self.outcome is not None:
             return
-        if isinstance(commit.made, Result):
+        if isinstance(commit.made, Returned):
             value, error = commit.made
             if value is not None:
                 self._ledger.finish(value)

@@ -18,7 +18,7 @@ _STOPPED_SECONDS = 1.0  # without a look at the ranks, after which the lender it
 _MOST = 3  # so many ranks that raise an exception, or are silent, at one unit end the evaluation
 
 
-class Event(NamedTuple):
+class RankEvent(NamedTuple):
     """A rank has ``joined`` or ``failed``, was ``lost``, or is ``silent`` or ``slow``."""
 
     kind: str
@@ -26,10 +26,10 @@ class Event(NamedTuple):
     what: str = ""
 
 
-OnEvent = Callable[[Event], None]
+OnEvent = Callable[[RankEvent], None]
 
 
-def _log_slow(event: Event) -> None:
+def _log_slow(event: RankEvent) -> None:
     if event.kind == "slow":
         _log.warning("rank %d %s", event.rank, event.what)
 
@@ -112,7 +112,7 @@ class Members:
         self.by_rank[rank] = member
         self.coming.pop(rank, None)
         self._absent.discard(rank)
-        self.on_event(Event("joined", rank, member.name))
+        self.on_event(RankEvent("joined", rank, member.name))
         return member
 
     def group(self, group: int) -> list[Member]:
@@ -133,7 +133,7 @@ class Members:
     def note_lost(self, member: Member, why: str, kind: str = "lost") -> None:
         """Note how a rank was lost."""
         self.lost.append(f"{member.name}: {why}")
-        self.on_event(Event(kind, member.rank, why))
+        self.on_event(RankEvent(kind, member.rank, why))
 
     def note_absent(self, rank: int, why: str) -> None:
         """Note that a rank has ended before it could take part."""
@@ -153,13 +153,13 @@ class Members:
                 f"it was not stopped, one batch takes longer than {self._timeout:g} s: "
                 f"{_REMEDY}"
             )
-            self.on_event(Event("slow", member.rank, what))
+            self.on_event(RankEvent("slow", member.rank, what))
         member.heard, member.silent_at = now, None
 
     def note_failed(self, member: Member, unit: int | None, what: str) -> None:
         """Note which exception a rank raised."""
         self.failed.append((member.rank, unit, what))
-        self.on_event(Event("failed", member.rank, what))
+        self.on_event(RankEvent("failed", member.rank, what))
 
     def was_stopped(self, now: float) -> bool:
         """Return whether the lender itself was stopped since the last call.

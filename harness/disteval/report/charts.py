@@ -16,7 +16,7 @@ from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.text import visible
 from disteval.traces.reading import Row, WorldTrace, read_worlds
-from disteval.traces.summary import RankTimes, Summary, summarise, told_apart
+from disteval.traces.summary import RankTimes, TraceSummary, summarise, told_apart
 from disteval.traces.times import KINDS
 from disteval.traces.waits import Waits
 
@@ -70,7 +70,7 @@ class Picture(NamedTuple):
     """One trace as a page shows it, and what its chart leaves out."""
 
     name: str
-    summary: Summary
+    summary: TraceSummary
     chart: Chart
     left_out: str
 
@@ -161,7 +161,7 @@ def make_pictures(folders: Sequence[Path]) -> list[Picture]:
     ]
 
 
-def draw_trace(folder: Path, summary: Summary) -> str:
+def draw_trace(folder: Path, summary: TraceSummary) -> str:
     """Return the picture of one world as the text of an SVG file.
 
     Raises:
@@ -178,20 +178,20 @@ def _checked(folder: Path, world: WorldTrace | None) -> WorldTrace:
     raise UsageError(f"{folder} holds a trace without events of a rank; nothing to draw")
 
 
-def _length(summary: Summary) -> float:
+def _length(summary: TraceSummary) -> float:
     """Return the seconds from the first event of a rank to the last one's end."""
     end = max(e.end for row in summary.world.ranks for e in row.events if e.category != "start")
     return max((end - _begin(summary)) / 1e9, 1e-6)
 
 
-def _begin(summary: Summary) -> int:
+def _begin(summary: TraceSummary) -> int:
     """Return the time at which the start of the ranks is over, which is not drawn."""
     events = [event for row in summary.world.ranks for event in row.events]
     running = [event.start for event in events if event.category != "start"]
     return min(running or [event.start for event in events])
 
 
-def _left_out(summary: Summary, worlds: int) -> str:
+def _left_out(summary: TraceSummary, worlds: int) -> str:
     """Return what the picture does not show; empty if that is nothing."""
     parts = []
     start = max(rank.seconds["start"] for rank in summary.ranks)
@@ -208,7 +208,7 @@ def _left_out(summary: Summary, worlds: int) -> str:
     return "; ".join(parts)
 
 
-def draw_ranks(summary: Summary, seconds: float) -> Chart:
+def draw_ranks(summary: TraceSummary, seconds: float) -> Chart:
     """Draw the ranks of a world as rows of bars over this many seconds."""
     rows = [row for row in summary.world.ranks if row.events][:_MOST_ROWS]
     title = f"what {len(rows)} ranks did in {seconds:.3g} s"

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from disteval.errors import UsageError
 from disteval.files import write_atomically
-from disteval.traces.reading import Event, Row, WorldTrace
+from disteval.traces.reading import Row, TraceEvent, WorldTrace
 from disteval.traces.waits import Key, Wait, Waits, key_of
 
 _ROWS = 1_000_000  # between the numbers of the rows of a rank that overlap
@@ -40,7 +40,7 @@ def merged_events(world: WorldTrace, waits: Waits) -> Iterator[dict[str, Any]]:
     """Yield the events of one world as the format has them."""
     name = f"world {world.number} {world.title}".strip()
     yield _metadata(world, 0, "process_name", name=name)
-    drawn: dict[tuple[Key | None, int | None], tuple[int, Event]] = {}
+    drawn: dict[tuple[Key | None, int | None], tuple[int, TraceEvent]] = {}
     for at, row in enumerate(world.rows):
         tid = _tid(row)
         for lane, events in enumerate(lanes(row.events)):
@@ -57,13 +57,13 @@ def merged_events(world: WorldTrace, waits: Waits) -> Iterator[dict[str, Any]]:
         )
 
 
-def lanes(events: Iterable[Event]) -> list[list[Event]]:
+def lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
     """Return events in rows, in each of which they nest or follow each other.
 
     Raises:
         UsageError: So many overlap that no rank's threads can have recorded them.
     """
-    rows: list[list[Event]] = [[]]
+    rows: list[list[TraceEvent]] = [[]]
     inside: list[list[int]] = [[]]  # the ends of the events that are open in each row
     for event in sorted(events, key=lambda e: (e.start, -e.end)):
         for ends in inside:
@@ -87,7 +87,7 @@ def _tid(row: Row) -> int:
     return (1 if row.rank is None else row.rank + 2) + (row.attempt - 1) * 100 * _ROWS
 
 
-def _complete(world: WorldTrace, tid: int, event: Event) -> dict[str, Any]:
+def _complete(world: WorldTrace, tid: int, event: TraceEvent) -> dict[str, Any]:
     return {
         "name": event.name, "cat": event.category, "ph": "X", "pid": world.number, "tid": tid,
         "ts": event.start / 1000, "dur": (event.end - event.start) / 1000, "args": event.arguments,
@@ -99,7 +99,11 @@ def _metadata(world: WorldTrace, tid: int, kind: str, **about: Any) -> dict[str,
 
 
 def _arrow(
-    world: WorldTrace, number: int, wait: Wait, awaited: tuple[int, Event], own: tuple[int, Event]
+    world: WorldTrace,
+    number: int,
+    wait: Wait,
+    awaited: tuple[int, TraceEvent],
+    own: tuple[int, TraceEvent],
 ) -> Iterator[dict[str, Any]]:
     """Yield both ends of an arrow, where there is an event at each: readers refuse another one."""
     if all(event.start <= wait.until < event.end for _, event in (awaited, own)):

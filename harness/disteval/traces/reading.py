@@ -25,7 +25,7 @@ _REMEDY = "give a folder that --trace has written"
 _log = logging.getLogger("disteval.traces")
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """What has taken place on one rank; times are nanoseconds of the leader's clock."""
 
     category: str
@@ -51,7 +51,7 @@ class Row:
     rank: int | None
     attempt: int
     header: dict[str, Any]
-    events: list[Event] = field(default_factory=list)
+    events: list[TraceEvent] = field(default_factory=list)
     dropped: int = 0
     is_whole: bool = False
 
@@ -189,7 +189,7 @@ def _read_row(rank: int | None, attempt: int, path: Path) -> Row:
             case [str(category), str(name), start, duration, dict(arguments)] if is_count(
                 start, -_LARGEST, _LARGEST
             ) and is_count(duration, 0, _LARGEST):
-                row.events.append(Event(category, name, start, start + duration, arguments))
+                row.events.append(TraceEvent(category, name, start, start + duration, arguments))
             case _:
                 raise UsageError(f"{path} is damaged in line {number}; {_REMEDY}")
     return row

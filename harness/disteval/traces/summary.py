@@ -60,7 +60,7 @@ class RankTimes:
 
 
 @dataclass(frozen=True)
-class Summary:
+class TraceSummary:
     """What the trace of one world shows."""
 
     world: WorldTrace
@@ -112,7 +112,7 @@ def _seconds(nanoseconds: Any, least: int) -> float | None:
     return nanoseconds / 1e9 if is_count(nanoseconds, least, _MOST_NANOSECONDS) else None
 
 
-def summarise(world: WorldTrace) -> Summary:
+def summarise(world: WorldTrace) -> TraceSummary:
     """Return what the trace of one world shows."""
     waits = find_waits(world)
     ranks = [_times(row, waits) for row in world.ranks]
@@ -122,7 +122,7 @@ def summarise(world: WorldTrace) -> Summary:
         for event in row.events
         if event.category == "failure"
     ]
-    return Summary(world, ranks, waits, _slowest(ranks, waits), failures)
+    return TraceSummary(world, ranks, waits, _slowest(ranks, waits), failures)
 
 
 def told_apart(row: Row, waits: Waits) -> list[Doing]:

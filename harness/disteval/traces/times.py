@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from disteval.traces.reading import Event, Row
+from disteval.traces.reading import Row, TraceEvent
 
 KINDS = ("data", "compute", "metric", "collective", "waiting", "start", "other", "idle")
 """What a rank can be doing.
@@ -22,7 +22,7 @@ class Doing(NamedTuple):
 
     start: int
     end: int
-    event: Event | None
+    event: TraceEvent | None
 
     @property
     def kind(self) -> str:
@@ -37,9 +37,9 @@ class Doing(NamedTuple):
         return "" if self.event is None or self.event.category == "order" else self.event.name
 
 
-def timeline(events: Iterable[Event]) -> Iterator[Doing]:
+def timeline(events: Iterable[TraceEvent]) -> Iterator[Doing]:
     """Yield what a rank did from its first event to its last, each moment once."""
-    inside: list[Event] = []
+    inside: list[TraceEvent] = []
     at: int | None = None
     for event in sorted(events, key=lambda e: (e.start, -e.end)):
         at = event.start if at is None else at
@@ -59,9 +59,9 @@ def timeline(events: Iterable[Event]) -> Iterator[Doing]:
             at = last.end
 
 
-def outer_collectives(row: Row) -> list[Event]:
+def outer_collectives(row: Row) -> list[TraceEvent]:
     """Return the numbered collectives of a row that are not part of another one, in order."""
-    found: list[Event] = []
+    found: list[TraceEvent] = []
     until = None
     for event in sorted(row.events, key=lambda e: (e.start, -e.end)):
         if event.category != "collective" or (until is not None and event.end <= until):
@@ -75,7 +75,7 @@ def outer_collectives(row: Row) -> list[Event]:
 class Before(NamedTuple):
     """A collective of one rank, and how long it did what since its collective before."""
 
-    event: Event
+    event: TraceEvent
     spent: Counter[tuple[str, str]]
 
 

@@ -50,7 +50,7 @@ _OBJECTS = {
 _OF_ANY_SIZE = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
 
 
-class Call(NamedTuple):
+class TorchCall(NamedTuple):
     """One call of a collective.
 
     Attributes:
@@ -84,7 +84,7 @@ class Call(NamedTuple):
         return f"{self.name} #{self.number}{group}{what}"
 
 
-def recorded_calls(since_ns: int = 0) -> list[Call] | None:
+def recorded_calls(since_ns: int = 0) -> list[TorchCall] | None:
     """Return the calls of this process that torch remembers; None if it has no record, or another.
 
     What cannot be read ends no rank: it is said in the rank's output.
@@ -114,7 +114,7 @@ def trace_calls(since_ns: int) -> None:
         recorder.add("torch", str(call), at, at, number=call.number)
 
 
-def read_calls(record: Mapping[str, Any], since_ns: int = 0) -> list[Call]:
+def read_calls(record: Mapping[str, Any], since_ns: int = 0) -> list[TorchCall]:
     """Return the calls in a record of torch's flight recorder; of groups of one name, the last's.
 
     Args:
@@ -139,7 +139,7 @@ def _group_of(entry: Mapping[str, Any]) -> str:
     return str(name) if description == "undefined" else f"{name} ({description})"
 
 
-def _read(entry: Mapping[str, Any]) -> Call:
+def _read(entry: Mapping[str, Any]) -> TorchCall:
     name = entry["profiling_name"].partition(":")[2]
     side = "output" if name in _BY_OUTPUT else "input"
     sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
@@ -147,10 +147,10 @@ def _read(entry: Mapping[str, Any]) -> Call:
     dtype = ", ".join(dict.fromkeys(_DTYPES.get(each, each.lower()) for each in dtypes))
     inside = not (entry["retired"] or entry["state"] == "completed")
     number, begin = int(entry["collective_seq_id"]), int(entry["time_created_ns"])
-    return Call(number, name, elements, dtype, inside, begin, _group_of(entry))
+    return TorchCall(number, name, elements, dtype, inside, begin, _group_of(entry))
 
 
-Numbered = Mapping[int, Call]
+Numbered = Mapping[int, TorchCall]
 """The calls of one rank in one group, by their numbers."""
 
 
@@ -166,7 +166,7 @@ class Parting(NamedTuple):
     without: Sequence[int]
 
 
-def find_parting(calls: Mapping[int, Sequence[Call]]) -> Parting | None:
+def find_parting(calls: Mapping[int, Sequence[TorchCall]]) -> Parting | None:
     """Return the first call at which ranks parted; None if there is none.
 
     In other groups than the default one only ranks that called different collectives have parted:
@@ -193,7 +193,7 @@ def find_parting(calls: Mapping[int, Sequence[Call]]) -> Parting | None:
     return min(partings)[2] if partings else None
 
 
-def describe_last(calls: Mapping[int, Sequence[Call]]) -> str:
+def describe_last(calls: Mapping[int, Sequence[TorchCall]]) -> str:
     """Return the last call of each rank whose calls are known; an empty text if there is none."""
     alike: dict[str, list[int]] = {}
     for rank, own in calls.items():
@@ -202,14 +202,14 @@ def describe_last(calls: Mapping[int, Sequence[Call]]) -> str:
     return ", ".join(f"{_ranks(ranks)} called {text}" for text, ranks in alike.items())
 
 
-def _in_group(calls: Mapping[int, Sequence[Call]], group: str) -> dict[int, Numbered]:
+def _in_group(calls: Mapping[int, Sequence[TorchCall]], group: str) -> dict[int, Numbered]:
     return {
         rank: {call.number: call for call in own if call.group == group}
         for rank, own in calls.items()
     }
 
 
-def _first_parting(of_rank: Mapping[int, Numbered]) -> dict[int, Call | None]:
+def _first_parting(of_rank: Mapping[int, Numbered]) -> dict[int, TorchCall | None]:
     """Return what each rank did in the first call that differs; nothing if there is none."""
     # What a rank has forgotten is not compared.
     begin = max((min(own) for own in of_rank.values() if own), default=1)
@@ -221,9 +221,9 @@ def _first_parting(of_rank: Mapping[int, Numbered]) -> dict[int, Call | None]:
 
 
 def _describe(
-    found: Mapping[int, Call | None],
+    found: Mapping[int, TorchCall | None],
     of_rank: Mapping[int, Numbered],
-    calls: Mapping[int, Sequence[Call]],
+    calls: Mapping[int, Sequence[TorchCall]],
 ) -> str:
     """Describe one call: the ranks that did the same together, the smallest group first."""
     number = next(call.number for call in found.values() if call is not None)
@@ -261,7 +261,7 @@ def _object_note(number: int, own: Numbered, together: bool) -> str:
     return "as all_gather_object and gather_object begin" if begins else ""
 
 
-def _so_far(number: int, own: Numbered, calls: Sequence[Call]) -> str:
+def _so_far(number: int, own: Numbered, calls: Sequence[TorchCall]) -> str:
     """Describe what a rank did that made no such call."""
     if _is_past(number, own):
         return f"made a call #{number} that torch does not record, such as monitored_barrier"
@@ -287,7 +287,7 @@ _RANK = re.compile(r"(\d+)(\.json)?$")
 _MOST_BYTES = 1 << 28
 
 
-def tell_calls(rank: int, since_ns: int | None = None) -> list[Call] | None:
+def tell_calls(rank: int, since_ns: int | None = None) -> list[TorchCall] | None:
     """Return the calls of this process after a failure, and write them where torch would.
 
     Args:
@@ -323,7 +323,7 @@ def _name_group(record: dict[str, Any]) -> None:
         groups[name] = groups.pop("") | {"name": name, "desc": DEFAULT_GROUP}
 
 
-def read_dumps(folder: Path) -> dict[int, list[Call]]:
+def read_dumps(folder: Path) -> dict[int, list[TorchCall]]:
     """Return the calls of each rank whose record is in a folder.
 
     Args:
@@ -352,7 +352,7 @@ def read_dumps(folder: Path) -> dict[int, list[Call]]:
     return {rank: _read_file(found[rank]) for rank in sorted(found)}
 
 
-def _read_file(path: Path) -> list[Call]:
+def _read_file(path: Path) -> list[TorchCall]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it has more than {_MOST_BYTES} bytes")

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from disteval.traces.reading import Event, WorldTrace
+from disteval.traces.reading import TraceEvent, WorldTrace
 from disteval.traces.times import Before, between_collectives
 
 Key = tuple[str, int]
@@ -47,7 +47,7 @@ class Waits:
         return found
 
 
-def key_of(event: Event) -> Key | None:
+def key_of(event: TraceEvent) -> Key | None:
     """Return the group and the number of an event; None if it has no number."""
     number = event.arguments.get("number")
     return (str(event.arguments.get("group")), number) if isinstance(number, int) else None

@@ -28,7 +28,7 @@ from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError
 from disteval.files import whose
 from disteval.host import exit_now, thread_variables
-from disteval.launched import LAUNCHERS, Job, launched_job
+from disteval.launched import LAUNCHERS, LaunchedJob, launched_job
 from disteval.world.address import is_own, own_address, resolve
 from disteval.world.channel.link import Address, read_address
 from disteval.world.control_directory import folder, rank_file
@@ -71,7 +71,7 @@ _WAYS_WITHOUT_MPI = (
 _WAYS = _WAYS_WITHOUT_MPI + "; or start the ranks with mpirun, and install mpi4py"
 
 
-def detect_outer_world(environ: Mapping[str, str] = os.environ) -> Job | None:
+def detect_outer_world(environ: Mapping[str, str] = os.environ) -> LaunchedJob | None:
     """Return the worker group that a launcher's variables describe; None without a launcher.
 
     This decides who leads, and nothing else: the backend says whether it has joined a group.
@@ -90,7 +90,7 @@ def detect_outer_world(environ: Mapping[str, str] = os.environ) -> Job | None:
     return job
 
 
-def meeting_place(job: Job) -> Path:
+def meeting_place(job: LaunchedJob) -> Path:
     """Return the control directory in which the ranks of a job that share it find their leader.
 
     Anybody can compute its name, and nobody else can create it.
@@ -99,7 +99,7 @@ def meeting_place(job: Job) -> Path:
     return folder() / f"job-{digest}"
 
 
-class Bootstrap:
+class LeaderSearch:
     """The way in which the ranks of a job find their leader.
 
     Every rank chooses by what all of them know: the launcher's variables and the user's.
@@ -113,7 +113,7 @@ class Bootstrap:
             the user names the leader are wrong.
     """
 
-    def __init__(self, job: Job, interface: str | None = None) -> None:
+    def __init__(self, job: LaunchedJob, interface: str | None = None) -> None:
         self._job, self._interface = job, interface
         self._named: Address | None = None
         self.way: Literal["one host", "a name", "a folder", "MPI"]
@@ -237,16 +237,16 @@ class OuterLauncher(ThreadsLauncher):
     """Starts no process: this process leads, and a thread of it is rank 0.
 
     Args:
-        job: As for `Bootstrap`.
-        interface: As for `Bootstrap`.
+        job: As for `LeaderSearch`.
+        interface: As for `LeaderSearch`.
     """
 
     name = "outer"
     attached: ClassVar[bool] = True
 
-    def __init__(self, job: Job, interface: str | None = None) -> None:
+    def __init__(self, job: LaunchedJob, interface: str | None = None) -> None:
         super().__init__()
-        self._bootstrap = Bootstrap(job, interface)
+        self._bootstrap = LeaderSearch(job, interface)
         self.folder = self._bootstrap.folder
 
     def prepare(self, world_size: int) -> Address | None:
@@ -268,7 +268,7 @@ class OuterLauncher(ThreadsLauncher):
         return how_child_ended(self._directory, rank, seconds) if self.elastic else ""
 
 
-def follow(job: Job, *, elastic: bool = False) -> int:
+def follow(job: LaunchedJob, *, elastic: bool = False) -> int:
     """Serve as a rank of the worker group that rank 0 leads, until it dismisses this process.
 
     Args:
@@ -283,7 +283,7 @@ def follow(job: Job, *, elastic: bool = False) -> int:
         UsageError: The ranks are on several hosts, and have no way to find each other.
         WorldError: Rank 0 did not appear in time.
     """
-    bootstrap = Bootstrap(job)
+    bootstrap = LeaderSearch(job)
     if elastic:
         bootstrap.accept_losses()
     with ExitStack() as stack:
@@ -355,7 +355,7 @@ def release(world: World, exit_code: int) -> None:
         exit_now(exit_code)
 
 
-def share_cores(job: Job, threads: int | None = None) -> None:
+def share_cores(job: LaunchedJob, threads: int | None = None) -> None:
     """Give this process that many computing threads; None stands for its share of the host's cores.
 
     Call it before a framework is imported.
@@ -363,7 +363,7 @@ def share_cores(job: Job, threads: int | None = None) -> None:
     os.environ.update(thread_variables(job.ranks_on_host, threads))
 
 
-def why_not_in(job: Job, name: str, backend: type[BaseDistBackend]) -> str:
+def why_not_in(job: LaunchedJob, name: str, backend: type[BaseDistBackend]) -> str:
     """Return why a backend can't run in this worker group; an empty text when it can.
 
     Its ranks must be processes that its own launcher started, or any processes at all.

@@ -25,7 +25,7 @@ _GATHER, _BROADCAST = b"all_gather_object", b"broadcast_object"
 
 
 @dataclass(frozen=True)
-class Position:
+class CallPosition:
     """The numbers of collectives that a rank has entered and left, and the last one's name."""
 
     entered: int
@@ -38,15 +38,15 @@ class Position:
         return self.entered > self.left
 
 
-NOWHERE = Position(0, 0, "")
+NOWHERE = CallPosition(0, 0, "")
 
 
-def read_position(path: Path) -> Position:
+def read_position(path: Path) -> CallPosition:
     """Read the position from a rank's collective log; a rank without a log has entered nothing."""
     if not path.exists() or path.stat().st_size < _RECORD.size:
         return NOWHERE
     entered, left, name = _RECORD.unpack_from(path.read_bytes())
-    return Position(entered, left, name.rstrip(b"\0").decode())
+    return CallPosition(entered, left, name.rstrip(b"\0").decode())
 
 
 class LoggedBackend(BaseDistBackend):

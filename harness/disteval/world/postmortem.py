@@ -17,10 +17,10 @@ from typing import NamedTuple
 from disteval.host import process_state, this_machine
 from disteval.text import visible, with_sections
 from disteval.traces import Recorder
-from disteval.traces.torch_calls import Call, Parting, describe_last, find_parting, tell_calls
+from disteval.traces.torch_calls import Parting, TorchCall, describe_last, find_parting, tell_calls
 from disteval.world.channel.leader import Channel
 from disteval.world.channel.messages import Examine, Frame, Hello, Reply
-from disteval.world.collective_log import NOWHERE, Position, read_position
+from disteval.world.collective_log import NOWHERE, CallPosition, read_position
 from disteval.world.control_directory import STACK_SIGNAL, Kind, rank_file
 
 _STACK_SECONDS = 2.0
@@ -97,8 +97,8 @@ class RankStatus:
     end: str = ""
     unseen: str = ""
     stopped: bool = False
-    position: Position = NOWHERE
-    calls: Sequence[Call] | None = None
+    position: CallPosition = NOWHERE
+    calls: Sequence[TorchCall] | None = None
     stack: Sequence[Thread] = ()
     no_stack: str = ""
     output: str = ""
@@ -182,7 +182,7 @@ class PostMortem:
         return find_parting(self._calls)
 
     @property
-    def last(self) -> Position:
+    def last(self) -> CallPosition:
         """The place of a rank that has entered as many collectives as any."""
         return max(self.ranks, key=lambda s: s.position.entered).position
 
@@ -204,7 +204,7 @@ class PostMortem:
         return f"last in torch.distributed: {latest}" if latest else ""
 
     @property
-    def _calls(self) -> dict[int, Sequence[Call]]:
+    def _calls(self) -> dict[int, Sequence[TorchCall]]:
         return {s.rank: s.calls for s in self.ranks if s.calls is not None}
 
     @property
@@ -367,14 +367,14 @@ def exit_text(status: int | None) -> End:
     return end
 
 
-def _describe(status: RankStatus, last: Position) -> str:
+def _describe(status: RankStatus, last: CallPosition) -> str:
     if status.reply is not None:
         return status.how
     where = status.unseen or _whereabouts(status.position, last)
     return f"{status.how}; {where}" if status.end or status.stopped else where
 
 
-def _whereabouts(here: Position, last: Position) -> str:
+def _whereabouts(here: CallPosition, last: CallPosition) -> str:
     """Compare a rank's position with the last collective that any rank has entered."""
     if here.entered < last.entered:
         return f"never entered {last.name} #{last.entered}"

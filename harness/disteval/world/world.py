@@ -23,7 +23,7 @@ from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.frames.tags import KEY_BYTES
 from disteval.host import this_machine
-from disteval.launched import Job, launched_job
+from disteval.launched import LaunchedJob, launched_job
 from disteval.registry import get_backend_class
 from disteval.text import name_of
 from disteval.traces import Recorder
@@ -285,7 +285,7 @@ class World:
     @classmethod
     def lead(
         cls: type[W],
-        outer: Job,
+        outer: LaunchedJob,
         timeout: float = 20.0,
         interface: str | None = None,
         trace: Trace = None,

@@ -11,7 +11,7 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from disteval.conformance.bench import Bench
 from disteval.conformance.check import check_rule, select_rules
 from disteval.conformance.plugin import failure_text
-from disteval.conformance.results import Report
+from disteval.conformance.results import CheckReport
 from disteval.conformance.rule import Rule
 from disteval.conformance.summary import RESULT
 from disteval.text import visible
@@ -22,7 +22,7 @@ def test_rule(worlds: Bench, rule: Rule, pytestconfig: pytest.Config, request: A
     """Check the backend under test against one rule of the contract."""
     result = check_rule(rule, worlds)
     name, timeout = worlds.session.name, pytestconfig.getoption("world_timeout")
-    result.replay = Report(name, worlds.cls, 0, worlds.examples, timeout).replay(result)
+    result.replay = CheckReport(name, worlds.cls, 0, worlds.examples, timeout).replay(result)
     request.node.stash[RESULT] = result
     if result.outcome == "unsupported":
         pytest.skip(visible(result.message))

@@ -47,19 +47,21 @@ class Field:
     shape: tuple[int, ...] = ()
 
 
-class Column(NamedTuple):
+class StoredColumn(NamedTuple):
     """A column: an array if the field's kind is ``array``, else a list with one entry a row."""
 
     field: Field
     values: Any
 
-    def __getitem__(self, rows: Any) -> Column:
+    def __getitem__(self, rows: Any) -> StoredColumn:
         if isinstance(self.values, np.ndarray) or isinstance(rows, slice):
-            return Column(self.field, self.values[rows])
-        return Column(self.field, [self.values[row] for row in np.arange(len(self.values))[rows]])
+            return StoredColumn(self.field, self.values[rows])
+        return StoredColumn(
+            self.field, [self.values[row] for row in np.arange(len(self.values))[rows]]
+        )
 
 
-class Table(NamedTuple):
+class StoredTable(NamedTuple):
     """Rows of outputs.
 
     Attributes:
@@ -70,20 +72,20 @@ class Table(NamedTuple):
 
     ids: Ids
     form: Form
-    columns: tuple[Column, ...]
+    columns: tuple[StoredColumn, ...]
 
     @property
     def fields(self) -> list[Field]:
         """The columns without their values."""
         return [column.field for column in self.columns]
 
-    def pick(self, rows: Any) -> Table:
+    def pick(self, rows: Any) -> StoredTable:
         """Return some of the rows, given by a slice, a mask or numbers."""
-        return Table(
+        return StoredTable(
             self.ids[rows], self.form, tuple(column.__getitem__(rows) for column in self.columns)
         )
 
-    def in_order(self) -> Table:
+    def in_order(self) -> StoredTable:
         """Return the rows in the order of their ids."""
         if (self.ids[:-1] < self.ids[1:]).all():
             return self
@@ -108,7 +110,7 @@ class Table(NamedTuple):
         return values if self.form == "tuple" else dict(zip(names, values, strict=True))
 
 
-def table_of(ids: Ids, outputs: Any) -> Table:
+def table_of(ids: Ids, outputs: Any) -> StoredTable:
     """Return a batch's outputs as a table, whose arrays are copies.
 
     Raises:
@@ -138,10 +140,10 @@ def table_of(ids: Ids, outputs: Any) -> Table:
         columns.append(column)
     if not columns:
         raise UsageError(f"predictions are an empty {form}; return at least one field")
-    return Table(np.array(ids, np.int64), form, tuple(columns))
+    return StoredTable(np.array(ids, np.int64), form, tuple(columns))
 
 
-def joined(tables: Sequence[Table]) -> Table:
+def joined(tables: Sequence[StoredTable]) -> StoredTable:
     """Return the rows of several tables, which have the same form and names, as one.
 
     Raises:
@@ -156,10 +158,10 @@ def joined(tables: Sequence[Table]) -> Table:
             )
     by_name = zip(*(table.columns for table in tables), strict=True)
     columns = tuple(_joined(columns) for columns in by_name)
-    return Table(np.concatenate([table.ids for table in tables]), tables[0].form, columns)
+    return StoredTable(np.concatenate([table.ids for table in tables]), tables[0].form, columns)
 
 
-def same_form(one: Table, other: Table) -> bool:
+def same_form(one: StoredTable, other: StoredTable) -> bool:
     """Return whether `joined` takes two tables."""
     names = [[field.name for field in table.fields] for table in (one, other)]
     return one.form == other.form and names[0] == names[1]
@@ -169,10 +171,10 @@ def _described(form: str, names: list[str]) -> str:
     return "one array or list" if form == "one" else f"a {form} with the fields {names}"
 
 
-def _column(name: str, leaf: Any) -> Column:
+def _column(name: str, leaf: Any) -> StoredColumn:
     found = _of_array(name, leaf)
     if found is not None:
-        return Column(Field(name, "array", found.dtype.str, found.shape[1:]), found)
+        return StoredColumn(Field(name, "array", found.dtype.str, found.shape[1:]), found)
     if isinstance(leaf, np.ndarray) and leaf.ndim == 1:  # of strings or objects
         leaf = leaf.tolist()
     if not isinstance(leaf, list):
@@ -183,32 +185,32 @@ def _column(name: str, leaf: Any) -> Column:
     return _list_column(name, leaf)
 
 
-def _list_column(name: str, leaf: list[Any]) -> Column:
+def _list_column(name: str, leaf: list[Any]) -> StoredColumn:
     for kind, label in _ROW.items():
         if leaf and all(type(row) is kind for row in leaf):
-            return Column(Field(name, label), leaf)  # type: ignore[arg-type]
+            return StoredColumn(Field(name, label), leaf)  # type: ignore[arg-type]
     arrays = [_of_array(name, row, rows=False) for row in leaf]
     known = [array for array in arrays if array is not None]
     if known and len(known) == len(leaf) and len({array.dtype for array in known}) == 1:
-        return Column(Field(name, "ragged", known[0].dtype.str), known)
-    return Column(Field(name, "json"), [_plain(name, row) for row in leaf])
+        return StoredColumn(Field(name, "ragged", known[0].dtype.str), known)
+    return StoredColumn(Field(name, "json"), [_plain(name, row) for row in leaf])
 
 
-def _joined(columns: Sequence[Column]) -> Column:
+def _joined(columns: Sequence[StoredColumn]) -> StoredColumn:
     fields, first = [column.field for column in columns], columns[0].field
     if first.kind == "array" and all(field == first for field in fields):
-        return Column(first, np.concatenate([column.values for column in columns]))
+        return StoredColumn(first, np.concatenate([column.values for column in columns]))
     rows = [row for column in columns for row in column.values]
     if all(field == first for field in fields):
-        return Column(first, rows)
+        return StoredColumn(first, rows)
     if {field.kind for field in fields} <= {"array", "ragged"} and (
         len({field.stored for field in fields}) == 1
     ):
-        return Column(replace(first, kind="ragged", shape=()), rows)
+        return StoredColumn(replace(first, kind="ragged", shape=()), rows)
     return _list_column(first.name, rows)
 
 
-def _size(column: Column) -> int:
+def _size(column: StoredColumn) -> int:
     values, kind = column.values, column.field.kind
     if kind == "array":
         return int(values.nbytes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from disteval.data.predictions.columns import ID, Column, Field, Table
+from disteval.data.predictions.columns import ID, Field, StoredColumn, StoredTable
 from disteval.errors import UsageError
 from disteval.extras import needs
 
@@ -34,11 +34,11 @@ class Format(NamedTuple):
             of a block, to its rows.
     """
 
-    encode: Callable[[Table, int], tuple[dict[str, bytes], list[int]]]
-    decode: Callable[[Path, PartFile, int], Table]
+    encode: Callable[[StoredTable, int], tuple[dict[str, bytes], list[int]]]
+    decode: Callable[[Path, PartFile, int], StoredTable]
 
 
-def _encode_json(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
+def _encode_json(table: StoredTable, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
     """Write one JSON object a line, with the id under ``sample_id``, and one key for each field.
 
     Numbers are read back to the last bit, except for the sign and payload of a NaN. Numbers that
@@ -65,17 +65,17 @@ def _encode_json(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[
     return {".jsonl": file.getvalue()}, [*offsets, file.tell()]
 
 
-def _decode_json(stem: Path, part: PartFile, block: int) -> Table:
+def _decode_json(stem: Path, part: PartFile, block: int) -> StoredTable:
     begin, end = part.offsets[block : block + 2]
     with stem.with_name(stem.name + ".jsonl").open("rb") as file:
         file.seek(begin)
         lines = file.read(end - begin).split(b"\n")[:-1]
     rows = [json.loads(line) for line in lines]
-    columns = tuple(Column(field, _from_json(field, rows)) for field in part.fields)
-    return Table(np.array([row[ID] for row in rows], np.int64), part.form, columns)
+    columns = tuple(StoredColumn(field, _from_json(field, rows)) for field in part.fields)
+    return StoredTable(np.array([row[ID] for row in rows], np.int64), part.form, columns)
 
 
-def _encode_npy(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
+def _encode_npy(table: StoredTable, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
     """Write one ``.npy`` file for each field, and one for the ids; each field is one array."""
     files = {}
     for name, values in [(ID, table.ids), *((c.field.name, c.values) for c in table.columns)]:
@@ -96,7 +96,7 @@ def _encode_npy(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[i
     return files, []
 
 
-def _decode_npy(stem: Path, part: PartFile, block: int) -> Table:
+def _decode_npy(stem: Path, part: PartFile, block: int) -> StoredTable:
     rows = slice(block * part.block_rows, (block + 1) * part.block_rows)
 
     def read(name: str) -> Any:
@@ -107,11 +107,11 @@ def _decode_npy(stem: Path, part: PartFile, block: int) -> Table:
             found = np.load(path, allow_pickle=False)
         return np.array(found[rows])
 
-    columns = tuple(Column(field, read(field.name)) for field in part.fields)
-    return Table(read(ID), part.form, columns)
+    columns = tuple(StoredColumn(field, read(field.name)) for field in part.fields)
+    return StoredTable(read(ID), part.form, columns)
 
 
-def _encode_parquet(table: Table, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
+def _encode_parquet(table: StoredTable, block_rows: int) -> tuple[dict[str, bytes], list[int]]:
     """Write Parquet files with one column for each field: numbers, lists of numbers, and strings.
 
     An array with several dimensions is a list of its elements in C order. A ragged one has its
@@ -132,12 +132,12 @@ def _encode_parquet(table: Table, block_rows: int) -> tuple[dict[str, bytes], li
     return {".parquet": file.getvalue()}, []
 
 
-def _decode_parquet(stem: Path, part: PartFile, block: int) -> Table:
+def _decode_parquet(stem: Path, part: PartFile, block: int) -> StoredTable:
     _, parquet = _pyarrow()
     with parquet.ParquetFile(stem.with_name(stem.name + ".parquet")) as file:
         found = file.read_row_group(block)
-    columns = tuple(Column(field, _from_arrow(found, field)) for field in part.fields)
-    return Table(found.column(ID).to_numpy(), part.form, columns)
+    columns = tuple(StoredColumn(field, _from_arrow(found, field)) for field in part.fields)
+    return StoredTable(found.column(ID).to_numpy(), part.form, columns)
 
 
 _to_text = json.JSONEncoder(ensure_ascii=False).encode
@@ -157,7 +157,7 @@ def _line(row: dict[str, Any]) -> bytes:
         return json.dumps(row).encode() + b"\n"
 
 
-def _to_json(column: Column) -> list[Any]:
+def _to_json(column: StoredColumn) -> list[Any]:
     kind, values = column.field.kind, column.values
     if kind == "array":
         return values.tolist()  # type: ignore[no-any-return]
@@ -191,7 +191,7 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _to_arrow(pa: Any, column: Column) -> dict[str, Any]:
+def _to_arrow(pa: Any, column: StoredColumn) -> dict[str, Any]:
     field, values = column
     if field.kind == "array":
         if not field.shape:
@@ -241,7 +241,7 @@ def _from_arrow(found: Any, field: Field) -> Any:
     ]
 
 
-def block_rows(table: Table) -> int:
+def block_rows(table: StoredTable) -> int:
     """Return how many rows a block has: up to 1024, and about a MiB or less, but at least one."""
     a_row = table.size() // max(1, len(table.ids))
     return max(1, min(1024, (1 << 20) // max(1, a_row)))

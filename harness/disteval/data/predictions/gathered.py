@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.data.predictions.columns import Ids, Table, joined, table_of
+from disteval.data.predictions.columns import Ids, StoredTable, joined, table_of
 from disteval.errors import CoverageError, RankError, describe_error
 
 MESSAGE_BYTES = 16 << 20
@@ -28,7 +28,7 @@ class GatheredPredictions:
         self, backend: BaseDistBackend, record: Callable[[Any, Any], Any] | None = None
     ) -> None:
         self.record = record
-        self._tables: list[Table] = []
+        self._tables: list[StoredTable] = []
         self._backend = backend
         self.result: Any = None
 
@@ -44,7 +44,7 @@ class GatheredPredictions:
             RankError: On every rank, if a rank's predictions have several forms.
             CoverageError: On every rank, if rank 0 could not put them together.
         """
-        found: list[Table] = []
+        found: list[StoredTable] = []
         failure: str | None = None
         pieces = self._pieces()
         waiting = True
@@ -70,10 +70,10 @@ class GatheredPredictions:
         if failure is not None:
             raise CoverageError(f"the predictions can't be put together: {failure}")
 
-    def _pieces(self) -> Iterator[Table]:
+    def _pieces(self) -> Iterator[StoredTable]:
         """Yield this rank's rows in tables of about `MESSAGE_BYTES`, and keep none of them."""
         tables, self._tables = self._tables[::-1], []
-        waiting: list[Table] = []
+        waiting: list[StoredTable] = []
         free = MESSAGE_BYTES
         while tables:
             table = tables.pop()

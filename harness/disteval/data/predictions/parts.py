@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from disteval.coverage import Certificate, certify
-from disteval.data.predictions.columns import Field, Form, Table
+from disteval.data.predictions.columns import Field, Form, StoredTable
 from disteval.data.predictions.formats import FORMATS, block_rows
 from disteval.files import file_digest, write_atomically
 
@@ -96,7 +96,7 @@ class PartFile:
         return cls(files=files, fields=fields, certificate=certificate, offsets=offsets, **facts)
 
 
-def write_part(folder: Path, name: str, table: Table, format: str) -> PartFile:  # noqa: A002
+def write_part(folder: Path, name: str, table: StoredTable, format: str) -> PartFile:  # noqa: A002
     """Write a table to the files of a new part.
 
     Args:

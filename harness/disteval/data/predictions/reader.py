@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.arguments import check_path, unwritable
-from disteval.data.predictions.columns import Table, joined
+from disteval.data.predictions.columns import StoredTable, joined
 from disteval.data.predictions.formats import FORMATS, block_rows, check_format
 from disteval.data.predictions.parts import PartFile, unsealed
 from disteval.errors import CoverageError, DataError, UsageError
@@ -150,12 +150,12 @@ class PredictionReader:
             table = self._block(part, number)
             yield from zip(table.ids.tolist(), table.rows(), strict=True)
 
-    def _whole(self) -> Table | None:
+    def _whole(self) -> StoredTable | None:
         """Return the rows of all parts in the order of their ids; None if there are none."""
         tables = [self._block(part, at) for part in self.parts for at in range(part.blocks)]
         return joined(tables).in_order() if tables else None
 
-    def _block(self, part: PartFile, number: int) -> Table:
+    def _block(self, part: PartFile, number: int) -> StoredTable:
         try:
             return FORMATS[self.format].decode(self.folder / part.name, part, number)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from disteval.arguments import unwritable
-from disteval.data.predictions.columns import Ids, Table, joined, same_form, table_of
+from disteval.data.predictions.columns import Ids, StoredTable, joined, same_form, table_of
 from disteval.data.predictions.parts import PartFile, write_part
 from disteval.data.predictions.reader import finished
 from disteval.data.predictions.settings import Predictions
@@ -35,7 +35,7 @@ class PartWriter:
         self._where, self._prefix = where, f"part-{secrets.token_hex(8)}"
         self.parts: list[PartFile] = []
         self._written: list[PartFile] = []
-        self._waiting: list[Table] = []
+        self._waiting: list[StoredTable] = []
         self._rows = self._bytes = 0
         self._begin = self._last = time.monotonic()
 

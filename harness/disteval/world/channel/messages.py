@@ -209,7 +209,7 @@ class Unwanted(NamedTuple):
     number: int
 
 
-class Result(NamedTuple):
+class Returned(NamedTuple):
     """The result, see `disteval.plain.packed`, or the pickled exception of computing it."""
 
     value: bytes | None
@@ -223,7 +223,7 @@ class Commit(NamedTuple):
     """
 
     number: int
-    made: Part | Result
+    made: Part | Returned
     waited: float = 0.0
 
 
@@ -275,7 +275,7 @@ class LeaseReport(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The end of the evaluation: its result or its error, as in `Result`."""
+    """The end of the evaluation: its result or its error, as in `Returned`."""
 
     value: bytes | None
     error: bytes | None

@@ -117,7 +117,7 @@ class RayLauncher(Launcher):
         ray = cluster.import_ray()
         folder = str(Path.cwd())
         path = [entry or folder for entry in sys.path]
-        leader = Leader(directory, self._here, read_address(directory), folder, path)
+        leader = RayLeader(directory, self._here, read_address(directory), folder, path)
         # Ray hides all GPUs from a rank but its own.
         variables = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         if threads is None and (chosen := os.environ.get("OMP_NUM_THREADS")):
@@ -212,7 +212,7 @@ def _how_ended(ray: Any, end: Any) -> tuple[str, bool]:
 
 
 @dataclass(frozen=True)
-class Leader:
+class RayLeader:
     """The description of the leader that each rank gets."""
 
     directory: Path  # the world's control directory, on the leader's node
@@ -228,7 +228,7 @@ class RankActor:
     def __init__(self, rank: int) -> None:
         self._rank = rank
 
-    def serve(self, leader: Leader) -> int:
+    def serve(self, leader: RayLeader) -> int:
         """Carry out the orders of a leader, which may run on this node; return the exit status."""
         import ray
 
