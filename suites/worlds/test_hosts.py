@@ -135,12 +135,14 @@ def test_ranks_meet_their_leader_on_whichever_host_it_is(hosts: Hosts, way: str)
 def stop(world: World) -> None:
     time.sleep(12)  # longer than ranks wait for a sign of life
     assert world.run(names) == [["alpha", "beta"]] * 2
+    Path("outlived").touch()
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def test_ranks_of_another_host_end_when_their_leader_is_stopped(hosts: Hosts) -> None:
     leader, rank = start(hosts, "01", "stop", STOP="1", **given(hosts, "alpha"))
     assert re.search(r"no sign of life for 10 s", ended(rank, SECONDS))
+    assert (hosts.folder / "outlived").exists()  # the wait before, in which the leader gave signs
     assert (leader.poll(), rank.returncode) == (None, 1)
     leader.kill()  # its host ends what is stopped
 
