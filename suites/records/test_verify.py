@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from disteval.errors import DataError
-from disteval.records.table import read
+from disteval.records.table import Choice, read
 
 from suites.helpers.command import disteval, invoke
 from suites.helpers.needs import needs
@@ -212,9 +212,9 @@ def test_bad_files_are_refused_with_their_line(name: str, tmp_path: Path) -> Non
     content, words = BAD[name]
     path = tmp_path / "bad"
     path.write_bytes(content)
-    option = {} if content.startswith(b"PK") else {"id": "id", "score": "score"}
+    choice = Choice() if content.startswith(b"PK") else Choice("id", "score")
     with pytest.raises(DataError, match=words) as caught:
-        read([path], **option)
+        read([path], choice)
     assert str(path) in str(caught.value)
 
 

@@ -19,6 +19,7 @@ from disteval.cli.tables import print_line, table_console
 from disteval.cli.terminal import write_each
 from disteval.errors import UsageError
 from disteval.judging.report import header
+from disteval.records.table import Choice, read
 from disteval.report.compared import (
     GROUP_COLUMNS,
     facts,
@@ -74,14 +75,13 @@ def compare_command(
       2    they could not be compared
     """  # fmt: skip
     from disteval.records.compare import compare  # not needed by other commands
-    from disteval.records.table import read
 
     if len(runs) < 2:
         raise UsageError("there is nothing to compare; give two or more files or folders")
     names = [str(path) for path in runs]
-    chosen = {"id": id_field, "score": score, "task": task, "group": group, "cluster": cluster}
+    chosen = Choice(id_field, score, task, group, cluster)
     found = compare(
-        [(str(path), read([path], **chosen)) for path in runs],
+        [(str(path), read([path], chosen)) for path in runs],
         by_group=group is not None,
         by_cluster=cluster is not None,
         answers=same,
@@ -130,7 +130,9 @@ def _print_table(
     console.print(table)
 
 
-def _show_parted(console: Console, comparison: Comparison, parted: dict[str, Parting]) -> None:
+def _show_parted(
+    console: Console, comparison: Comparison, parted: dict[int | str, Parting]
+) -> None:
     total = len(comparison.frame)
     if not parted:
         answers = comparison.frame["answer"].count()

@@ -17,7 +17,7 @@ from disteval.extras import needs
 from disteval.files import file_digest
 from disteval.judging.report import SIGNS, Verdict, header
 from disteval.records.certificate import as_text, certify, check, read_certificate
-from disteval.records.table import BY_POSITION, read
+from disteval.records.table import BY_POSITION, Choice, read
 from disteval.report.badge import draw_badge
 from disteval.report.files import write_file
 
@@ -102,7 +102,7 @@ def verify_command(
         _show(found, verdict)
         code = write_reports(header("verify") | found, found["target"], json_path)
         click.get_current_context().exit(verdict.exit_code or code)
-    records = read(results, id=id_field, score=score, task=task)
+    records = read(results, Choice(id_field, score, task))
     by_position = records.harness in BY_POSITION
     expected = None if data is None else expected_of(data, data_id or id_field, by_position)
     verified = verify(records, expected, figure)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from disteval.errors import DataError
 from disteval.files import file_digest
 from disteval.judging.report import Verdict, header
+from disteval.records.table import in_order
 from disteval.text import visible
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _are_those(found: Mapping[str, Any], expected: Expected) -> bool:
     if expected.digest and expected.digest == found["digests"].get("data"):
         return bool(found["samples"] == expected.size)
     if expected.ids is not None:
-        return bool(found["ids"] == summary_of(expected.ids.sort()))
+        return bool(found["ids"] == summary_of(in_order(expected.ids.to_frame("id"))["id"]))
     size, ranges = expected.size, found["ids"]["ranges"]
     return bool(found["ids"]["count"] == size and ranges in ([[0, size - 1]], [[1, size]], None))
 

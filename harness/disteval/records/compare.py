@@ -20,7 +20,7 @@ from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.metrics import Bootstrap, SampleRows, SummableMetric
 from disteval.metrics.arrays import Array, Floats, Numbers
-from disteval.records.table import Records
+from disteval.records.table import TEXTS, Records, alike, in_order, some
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,7 +38,6 @@ POLICIES = ("left out", "as 0")
 
 _MODEL = ("model", "model_name")  # the settings that name it
 _GRID = 2**31  # steps between the smallest and the largest difference
-_SHOWN = 5  # ids that a sentence names
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Comparison:
 
     names: tuple[str, str]
     frame: pl.DataFrame
-    only: tuple[list[str], list[str]]
+    only: tuple[list[int | str], list[int | str]]
     outcomes: list[Outcome]
     same_model: bool
     notes: list[str]
@@ -136,7 +135,7 @@ class Comparison:
         for outcome in ("loss", "win", "unscored", "tie"):
             yield from changed.filter(outcome=outcome).iter_rows(named=True)
 
-    def partings(self) -> dict[str, Parting]:
+    def partings(self) -> dict[int | str, Parting]:
         """Return where the pair of each id parts that differs."""
         return {row["id"]: parting_of(row) for row in self.changed().iter_rows(named=True)}
 
@@ -196,9 +195,9 @@ def compare(
                 if each.policy == policy and (each.group is not None) == is_of_group and each.pairs
             ]
             if len(places) > 1:
-                adjusted = holm([some[at].p or 0.0 for some, at in places])
-                for (some, at), p in zip(places, adjusted, strict=True):
-                    some[at] = replace(some[at], holm=p)
+                adjusted = holm([outcomes[at].p or 0.0 for outcomes, at in places])
+                for (outcomes, at), p in zip(places, adjusted, strict=True):
+                    outcomes[at] = replace(outcomes[at], holm=p)
     return found
 
 
@@ -213,14 +212,11 @@ def pair(
     import polars as pl
 
     (name, one), (other_name, other) = first, second
-    for whose, records in (first, second):
-        _check_once(whose, records)
-    a, b = one.frame, other.frame
-    frame = _in_order(a.join(b, on="id", suffix="_b"))
+    frame, only = _paired(_once(*first), _once(*second))
     if frame.is_empty():
         raise UsageError(
-            f"{name} and {other_name} have no id in common: the first has {_some(a['id'])}, and "
-            f"the second has {_some(b['id'])}; give results of the same data, or the field that "
+            f"{name} and {other_name} have no id in common: the first has {some(only[0])}, and "
+            f"the second has {some(only[1])}; give results of the same data, or the field that "
             f"both have as --id"
         )
     difference = pl.col("score_b") - pl.col("score")
@@ -238,15 +234,14 @@ def pair(
     )
     if by_cluster and (lacking := frame.filter(pl.col("cluster").is_null())["id"]).len():
         raise UsageError(
-            f"{len(lacking)} of {len(frame)} pairs have no cluster: {_some(lacking)}; give a field "
+            f"{len(lacking)} of {len(frame)} pairs have no cluster: {some(lacking)}; give a field "
             f"that every record has as --cluster"
         )
-    some: list[tuple[str | None, pl.DataFrame]] = [(None, frame)]
+    parts: list[tuple[str | None, pl.DataFrame]] = [(None, frame)]
     if by_group:
         grouped = frame.with_columns(pl.col("group").fill_null(""))
         groups = grouped.partition_by("group", as_dict=True)
-        some += [(str(key), groups[key,]) for (key,) in sorted(groups)]
-    only = _only(a, b), _only(b, a)
+        parts += [(str(key), groups[key,]) for (key,) in sorted(groups)]
     models = [
         next((each.settings[name] for name in _MODEL if name in each.settings), "")
         for each in (one, other)
@@ -256,48 +251,59 @@ def pair(
         frame=frame,
         only=only,
         outcomes=[
-            each for key, pairs in some for each in _outcomes(key, pairs, by_cluster, answers)
+            each for key, pairs in parts for each in _outcomes(key, pairs, by_cluster, answers)
         ],
         same_model=bool(models[0]) and models[0] == models[1],
         notes=[*_notes(first, second, frame, only)],
     )
 
 
-def _check_once(name: str, records: Records) -> None:
-    import polars as pl
-
-    twice = records.frame.filter(pl.col("id").is_duplicated())
+def _once(name: str, records: Records) -> pl.DataFrame:
+    """Return the records in the order of ids, or raise UsageError if an id is there twice."""
+    frame = in_order(records.frame)
+    twice = frame.filter(frame["id"] == frame["id"].shift())
     if not twice.is_empty():
+        twice = frame.filter(frame["id"].is_in(twice["id"].implode()))
         rows = twice.filter(id=twice["id"][0]).head(2).iter_rows(named=True)
         places = " and ".join(f"{records.files[row['file']]}:{row['line']}" for row in rows)
         raise UsageError(
             f"{name} has {twice['id'].n_unique()} ids more than once, such as {twice['id'][0]!r} "
             f"in {places}; run disteval verify {name}, which says what they are"
         )
+    return frame
 
 
-def _only(frame: pl.DataFrame, other: pl.DataFrame) -> list[str]:
-    """Return the ids that the other frame lacks."""
-    return list(_in_order(frame.join(other, on="id", how="anti"))["id"])
+def _paired(
+    a: pl.DataFrame, b: pl.DataFrame
+) -> tuple[pl.DataFrame, tuple[list[int | str], list[int | str]]]:
+    """Return the pairs of two frames that are in order, and the ids that only one of them has.
 
-
-def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """Sort by id, with numbers as they count: 9 before 10."""
+    Columns without a value in both are made at the end: each would take 16 bytes a record.
+    """
     import polars as pl
 
-    return frame.sort(pl.col("id").str.len_chars(), "id")
-
-
-def _some(ids: Sequence[str] | pl.Series) -> str:
-    shown = ", ".join(f"{id_!r:.60}" for id_ in ids[:_SHOWN])
-    return f"{shown}, …" if len(ids) > _SHOWN else shown
+    ids = alike(a["id"], b["id"])
+    a, b = a.with_columns(ids[0]), b.with_columns(ids[1])
+    columns = ["id", "score", "fate", "weight", *TEXTS]
+    used = [each for each in columns if a[each].count() or b[each].count()]
+    nothing = {f"{each}{run}": pl.lit(None, a.schema[each])
+               for each in columns if each not in used for run in ("", "_b")}  # fmt: skip
+    a, b = a.select(used), b.select(used)
+    only: list[list[int | str]] = [[], []]
+    if not ids[0].equals(ids[1]):
+        only = [list(one.join(other, on="id", how="anti", maintain_order="left")["id"])
+                for one, other in ((a, b), (b, a))]  # fmt: skip
+        a, b = (one.join(other.select("id"), on="id", how="semi", maintain_order="left")
+                for one, other in ((a, b), (b, a)))  # fmt: skip
+    frame = a.hstack([each.rename(f"{each.name}_b") for each in b.drop("id")])
+    return frame.with_columns(**nothing), (only[0], only[1])
 
 
 def _notes(
     first: tuple[str, Records],
     second: tuple[str, Records],
     frame: pl.DataFrame,
-    only: tuple[list[str], list[str]],
+    only: tuple[list[int | str], list[int | str]],
 ) -> Iterator[str]:
     """Yield in which ways two runs differ beside their answers."""
     import polars as pl
@@ -305,7 +311,7 @@ def _notes(
     (_, one), (other_name, other) = first, second
     for (whose, _), ids in zip((first, second), only, strict=True):
         if ids:
-            yield f"{len(ids)} ids are in {whose} alone: {_some(ids)}"
+            yield f"{len(ids)} ids are in {whose} alone: {some(ids)}"
     for whose, records in (first, second):
         yield from (f"{whose}: {each}" for each in (*records.problems, *records.notes))
     settings = {"harness": (one.harness, other.harness), "task": (one.task, other.task)}
@@ -317,13 +323,14 @@ def _notes(
             yield f"{key} differs: {value or 'not stated'!r:.200} and {its or 'not stated'!r:.200}"
     if frame["weight"].count():
         yield "each sample counts once here, without the weight that it has in the harness's number"
-    told: list[str] = []
-    for column in ("prompt", "content", "target", "group", "cluster"):
-        odd = frame.filter(pl.col(column) != pl.col(f"{column}_b"))["id"].to_list()
-        if odd and odd != told and (column != "content" or one.harness == other.harness):
-            what = f"another {column} in {other_name}: {_some(odd)}"
+    told = frame["id"][:0]
+    for column in TEXTS[1:]:
+        odd = frame.filter(pl.col(column) != pl.col(f"{column}_b"))["id"]
+        is_news = len(odd) and not odd.equals(told)
+        if is_news and (column != "content" or one.harness == other.harness):
+            what = f"another {column} in {other_name}: {some(odd)}"
             yield f"{len(odd)} of {len(frame)} pairs have {what}"
-        told = odd if column == "prompt" else []
+        told = odd if column == "prompt" else told[:0]
 
 
 def _ties_up_to(frame: pl.DataFrame) -> float:
@@ -345,15 +352,15 @@ def _outcomes(
             f"--score, give --same to compare answers alone, or run disteval verify, which says "
             f"why records have no score"
         )
-    for policy, some in zip(POLICIES, (scored, frame), strict=True):
-        if some.is_empty():
+    for policy, pairs in zip(POLICIES, (scored, frame), strict=True):
+        if pairs.is_empty():
             yield Outcome(group, policy, 0, len(frame))
             continue
-        first, second = (some[name].fill_null(0.0).to_numpy() for name in columns)
+        first, second = (pairs[name].fill_null(0.0).to_numpy() for name in columns)
         if policy == POLICIES[1] and min(first.min(), second.min()) < 0:
             return
         if policy == POLICIES[0] or len(scored) < len(frame):
-            clusters = some["cluster"].rank("dense").to_numpy() - 1 if by_cluster else None
+            clusters = pairs["cluster"].rank("dense").to_numpy() - 1 if by_cluster else None
             measured = measure(first, second, clusters)
         yield replace(measured, group=group, policy=policy, of=len(frame))
 

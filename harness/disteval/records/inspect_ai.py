@@ -10,22 +10,26 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from disteval.extras import needs
-from disteval.records.plain import labels, text_of
 from disteval.records.table import (
     Choice,
     Records,
+    Said,
     choose,
-    common,
     cut_off,
-    only,
+    labels,
     parsed,
     read_object,
+    result,
+    text_of,
+    with_said,
 )
 
 MAX_MEMBER = 1 << 30
@@ -38,36 +42,34 @@ _WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no":
 
 def read(files: Sequence[Path], choice: Choice) -> Records:
     """Read one score of one task, from the logs of one or several runs."""
-    logs = [(path, _log(path)) for path in files]
-    task = choose("task", "--task", [log["eval"]["task"] for _, log in logs], choice.task)
-    logs = [each for each in logs if each[1]["eval"]["task"] == task]
-    score, metric = _metric([log for _, log in logs], choice.score)
-    problems = [
-        f"{path}: the run has the status {log['status']!r}, and not 'success'"
-        for path, log in logs
-        if log["status"] != "success"
-    ]
-    rows = []
-    for number, (path, log) in enumerate(logs):
-        for line, sample in enumerate(_samples(path, log), 1):
-            try:
-                row = _row(sample, score, _epochs(log), choice)
-            except (KeyError, TypeError, IndexError, AttributeError) as error:
-                raise cut_off(path, f"sample {line}", f"{type(error).__name__}: {error}") from error
-            rows.append({**row, "file": number, "line": line})
-    found = [each for _, log in logs for each in (log.get("results") or {}).get("scores", ())]
-    reducers = {each.get("reducer") for each in found if each["name"] == score}
-    is_mean = metric in ("accuracy", "mean") and reducers <= {None, "mean"}
-    figure = only(each for _, log in logs for each in _figures(log, score, metric))
-    stated, ids = _expected([log for _, log in logs])
-    settings, differing = common((path, _settings(log)) for path, log in logs)
-    return Records(
-        frame=pl.DataFrame(rows, schema_overrides={"score": pl.Float64}, infer_schema_length=None),
-        harness="inspect_ai", files=tuple(str(path) for path, _ in logs), task=task,
-        metric=f"{score}/{metric}", headline=figure,
-        stated=stated, ids=ids, aggregates=("mean",) if is_mean else (),
-        settings=settings, problems=(*problems, *differing),
+    logs = {path: _log(path) for path in files}
+    task = choose("task", "--task", [log["eval"]["task"] for log in logs.values()], choice.task)
+    logs = {path: log for path, log in logs.items() if log["eval"]["task"] == task}
+    runs = list(logs.values())
+    score, metric = _metric(runs, choice.score)
+    choice = replace(choice, task=task, score=f"{score}/{metric}")
+    found = result(
+        "inspect_ai", [*logs], lambda path: enumerate(_samples(path, logs[path]), 1),
+        partial(_rows, choice, score, _epochs(runs[0])), choice,
     )  # fmt: skip
+    scores = [each for log in runs for each in _scores(log) if each["name"] == score]
+    is_mean = metric in ("accuracy", "mean") and all(
+        each.get("reducer") in (None, "mean") for each in scores
+    )
+    stated, ids = _expected(runs)
+    problems = tuple(
+        f"{path}: the run has the status {log['status']!r}, and not 'success'"
+        for path, log in logs.items()
+        if log["status"] != "success"
+    )
+    said = [
+        Said(path, _settings(log), next((float(each["metrics"][metric]["value"])
+             for each in _scores(log) if each["name"] == score and each["metrics"].get(metric)),
+             None), stated)
+        for path, log in logs.items()
+    ]  # fmt: skip
+    found = replace(found, ids=ids, problems=problems)
+    return with_said(found, said, ("mean",) if is_mean else ())
 
 
 def _log(path: Path) -> dict[str, Any]:
@@ -136,16 +138,18 @@ def _decompressed(path: Path, info: zipfile.ZipInfo) -> bytes:
     return bytes(data)
 
 
+def _scores(log: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the scores of a log, each with its metrics; those of a killed run have no figure."""
+    named = [{"name": each["name"], "metrics": {"accuracy": {}}}
+             for each in log["eval"].get("scorers") or ()]  # fmt: skip
+    return (log.get("results") or {}).get("scores") or named
+
+
 def _metric(logs: Sequence[Mapping[str, Any]], chosen: str | None) -> tuple[str, str]:
     """Return the score and its metric, which the caller gives as ``score`` or ``score/metric``."""
-    found = [(each["name"], each["metrics"]) for log in logs
-             for each in (log.get("results") or {}).get("scores", ())]  # fmt: skip
-    if not found:  # of a run that was killed
-        found = [(each["name"], {"accuracy": {}}) for log in logs
-                 for each in log["eval"].get("scorers") or ()]  # fmt: skip
-    scores = [name for name, _ in found]
+    found = [(each["name"], each["metrics"]) for log in logs for each in _scores(log)]
     name, _, metric = (chosen or "").partition("/")
-    score = choose("score", "--score", scores, name or None)
+    score = choose("score", "--score", [name for name, _ in found], name or None)
     metrics = [each for name, them in found if name == score for each in them]
     usual = [each for each in ("accuracy", "mean") if each in metrics]
     return score, choose(
@@ -155,12 +159,6 @@ def _metric(logs: Sequence[Mapping[str, Any]], chosen: str | None) -> tuple[str,
 
 def _epochs(log: Mapping[str, Any]) -> int:
     return int(log["eval"]["config"].get("epochs") or 1)
-
-
-def _figures(log: Mapping[str, Any], score: str, metric: str) -> list[float]:
-    scores = (log.get("results") or {}).get("scores", ())
-    return [float(each["metrics"][metric]["value"]) for each in scores
-            if each["name"] == score and metric in each["metrics"]]  # fmt: skip
 
 
 def _expected(logs: Sequence[Mapping[str, Any]]) -> tuple[int | None, pl.Series | None]:
@@ -179,9 +177,9 @@ def _id(an_id: int | str, epoch: int, epochs: int) -> str:
     return str(an_id) if epochs == 1 else f"{an_id} epoch {epoch}"
 
 
-def _row(
-    sample: Mapping[str, Any], score: str, epochs: int, choice: Choice
-) -> dict[str, str | float | None]:
+def _rows(
+    choice: Choice, score: str, epochs: int, sample: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     output, scores = sample["output"], sample.get("scores") or {}
     choices = output.get("choices") or [{}]
     stop = choices[0].get("stop_reason")
@@ -204,7 +202,8 @@ def _row(
         "cluster": None if epochs == 1 else str(sample["id"]),
         "content": hashlib.sha256(f"{sample['epoch']} {prompt}".encode()).hexdigest(),
     }  # fmt: skip
-    return row | labels(choice, sample.get("metadata"), sample)
+    key = str(choice.task), str(choice.score)
+    yield key, row | labels(choice, sample.get("metadata"), sample)
 
 
 def _number(value: object) -> float | None:
@@ -220,14 +219,13 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _settings(log: Mapping[str, Any]) -> dict[str, str]:
+def _settings(log: Mapping[str, Any]) -> dict[str, object]:
     """Return what has to be equal among the logs of one result."""
     run = log["eval"]
-    settings = {
+    return {
         "model": run.get("model"), "task version": run.get("task_version"),
         "epochs": run["config"].get("epochs"), "limit": run["config"].get("limit"),
         "samples of the data": run["dataset"].get("samples"),
         "commit": (run.get("revision") or {}).get("commit"),
         "inspect_ai": (run.get("packages") or {}).get("inspect_ai"),
     }  # fmt: skip
-    return {name: str(value) for name, value in settings.items() if value is not None}

@@ -13,7 +13,7 @@ from polars.exceptions import PolarsError
 
 from disteval.arguments import did_you_mean, found_value
 from disteval.errors import DataError, UsageError
-from disteval.records.table import Choice, Records, cut_off, objects
+from disteval.records.table import Choice, Records, cut_off, keyed, objects, text_of, value_of
 
 _USUAL = {
     "answer": ("answer", "response", "output", "prediction", "completion"),
@@ -48,11 +48,9 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
             f"the ids of {files[0]} and of another file are numbers in one and texts in the other; "
             f"write them alike"
         )
-    frame = pl.concat([each.with_columns(pl.col("id").cast(pl.String)) for each in frames],
-                      how="diagonal")  # fmt: skip
     return Records(
-        frame=frame, harness="", files=tuple(map(str, files)), task=choice.task or "",
-        metric=str(choice.score), aggregates=("mean", "sum"),
+        frame=pl.concat(frames, how="diagonal_relaxed"), harness="", files=tuple(map(str, files)),
+        task=choice.task or "", metric=str(choice.score), aggregates=("mean", "sum"),
     )  # fmt: skip
 
 
@@ -66,7 +64,7 @@ def ids_of(path: Path, field: str | None, by_position: bool) -> pl.Series | int:
     """
     if path.suffix == ".txt":
         lines = path.read_text(encoding="utf-8").splitlines()
-        return pl.Series("id", [line for line in lines if line], pl.String)
+        return keyed(pl.Series("id", [line for line in lines if line], pl.String))
     lazy = _columns_of(path)
     if field is None:
         names = lazy.collect_schema().names() if lazy is not None else next(objects(path))[1]
@@ -75,7 +73,7 @@ def ids_of(path: Path, field: str | None, by_position: bool) -> pl.Series | int:
         if lazy is not None:
             return int(lazy.select(pl.len()).collect().item())
         return sum(1 for _ in objects(path))
-    return _read_one(path, Choice(id=field), ("id",))["id"].cast(pl.String)
+    return keyed(_read_one(path, Choice(id=field), ("id",))["id"])
 
 
 def _columns_of(path: Path) -> pl.LazyFrame | None:
@@ -271,31 +269,6 @@ def _line_by_line(path: Path, fields: Fields) -> pl.DataFrame:
     numbers = frame["id"].cast(pl.Int64, strict=False)
     are_texts = first is None or isinstance(first[1], str) or numbers.null_count() > 0
     return frame if are_texts else frame.with_columns(id=numbers)
-
-
-def value_of(record: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a field such as ``a.b``, which may be in an object; None without."""
-    if field in record:
-        return record[field]
-    found: Any = record
-    for name in field.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
-
-
-def labels(choice: Choice, *records: Mapping[str, Any] | None) -> dict[str, str | None]:
-    """Return the group and the cluster of a sample, from the first record that has the field."""
-    return {
-        name: next((text_of(found) for each in records if each
-                    and (found := value_of(each, field)) is not None), None)
-        for name in ("group", "cluster")
-        if (field := getattr(choice, name)) is not None
-    }  # fmt: skip
-
-
-def text_of(value: Any) -> str | None:
-    """Return a text as it is, and any other value as JSON; None stays None."""
-    return value if value is None or isinstance(value, str) else json.dumps(value, default=repr)
 
 
 def _no_id(path: Path, where: str, field: str, value: object) -> DataError:

@@ -11,8 +11,7 @@ import polars as pl
 
 from disteval.data.predictions import load_predictions
 from disteval.errors import UsageError
-from disteval.records.plain import text_of
-from disteval.records.table import Choice, Records
+from disteval.records.table import Choice, Records, text_of
 
 
 def read(files: Sequence[Path], choice: Choice) -> Records:

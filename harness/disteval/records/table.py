@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from disteval.arguments import found_value
 from disteval.errors import DataError, UsageError
@@ -18,14 +21,41 @@ from disteval.files import once_each
 if TYPE_CHECKING:
     import polars as pl
 
-_Value = TypeVar("_Value")
-
 FATES = ("scored", "unscored", "errored", "refused", "cut")
 """What can become of a sample; one that was cut by a limit may have a score all the same."""
 
-_TEXTS = ("answer", "prompt", "content", "target", "group", "cluster")
+TEXTS = ("answer", "prompt", "content", "target", "group", "cluster")
+"""The columns of texts, each of which may be null."""
+
+HARNESSES = {
+    "": "plain records",
+    "lm_eval": "lm-eval",
+    "inspect_ai": "inspect_ai",
+    "lighteval": "lighteval",
+    "every_eval_ever": "Every Eval Ever",
+    "predictions": "disteval",
+}
+"""What each harness is called."""
+
+BY_POSITION = ("lm_eval", "lighteval", "predictions")
+"""The harnesses whose ids are the numbers of records in the data, from 0 up."""
+
+_KINDS: dict[str, tuple[set[str], ...]] = {
+    "lm_eval": ({"doc_id", "arguments", "resps"}, {"results", "n-samples", "configs"}),
+    "lighteval": ({"config_general", "results", "config_tasks"},),
+    "inspect_ai": ({"eval", "plan", "status"},),
+    "every_eval_ever": ({"schema_version", "evaluation_id"},),
+}
+"""The names by which the JSON files of a harness are known."""
+
+_KEYS = set[str]().union(*(each for wanted in _KINDS.values() for each in wanted))
+_SUFFIXES = {".eval", ".jsonl", ".json", ".parquet", ".csv"}
 _HEAD = 1 << 20  # bytes of a file by which its format is known
 _DECODER = json.JSONDecoder(object_pairs_hook=once_each)
+NAMED = 5
+"""The most ids that a sentence names."""
+
+_DATED = re.compile(r"(?:samples|details)_(.+)_(\d{4}-\d\d-\d\dT[-\d.]+)")
 
 
 @dataclass(frozen=True)
@@ -33,7 +63,7 @@ class Choice:
     """What the caller chooses where files have several of it; None chooses nothing.
 
     Attributes:
-        id: The field of the sample's id.
+        id: The field of the sample's id. If it is given, any file is read as plain records.
         score: The field of the score, or the name of the metric.
         task: The task.
         group: The field by which scores are grouped, such as a language.
@@ -51,12 +81,12 @@ class Choice:
 class Records:
     """The records of one result, of all of its files.
 
-    The columns of ``frame`` are: ``id`` (text), ``score`` (a finite float, or null), ``fate`` (one
-    of `FATES`), ``answer`` and ``prompt`` (whole texts, or null), ``content`` (a digest by which
-    equal samples are known, or null), ``target``, ``group`` and ``cluster`` (texts, or null),
-    ``attempts`` (1 for a sample that was not retried), ``file`` (the index into ``files``),
-    ``line`` (of the file, from 1 up; in Parquet and archives, the record's number) and ``weight``
-    (of each score where the number is a weighted mean, else null).
+    The columns of ``frame`` are: ``id`` (whole numbers, or texts if one id is none), ``score`` (a
+    finite float, or null), ``fate`` (one of `FATES`), ``answer`` and ``prompt`` (whole texts, or
+    null), ``content`` (a digest by which equal samples are known, or null), ``target``, ``group``
+    and ``cluster`` (texts, or null), ``attempts`` (1 for a sample that was not retried), ``file``
+    (the index into ``files``), ``line`` (of the file, from 1 up; in Parquet and archives, the
+    record's number) and ``weight`` (of each score where the number is a weighted mean, else null).
 
     Attributes:
         frame: One row a record, in the order of files and lines.
@@ -88,24 +118,28 @@ class Records:
     notes: tuple[str, ...] = ()
 
 
-def read(
-    paths: Sequence[Path],
-    *,
-    id: str | None = None,  # noqa: A002 - the name of the option
-    score: str | None = None,
-    task: str | None = None,
-    group: str | None = None,
-    cluster: str | None = None,
-) -> Records:
+class Said(NamedTuple):
+    """What a harness says of a whole run, in one file.
+
+    Attributes:
+        path: The file.
+        settings: What has to be equal among the runs of one result; None where it is not said.
+        figure: The figure of the metric.
+        stated: The number of samples that the task has.
+    """
+
+    path: Path
+    settings: Mapping[str, object]
+    figure: float | None = None
+    stated: int | None = None
+
+
+def read(paths: Sequence[Path], choice: Choice) -> Records:
     """Read the files of one result, whose harness is found by their content.
 
     Args:
         paths: The files, or folders that have them; those of several jobs are one result.
-        id: The field of each sample's id. If it is given, any file is read as plain records.
-        score: The field of the score, or the name of the metric.
-        task: The task, where the files have several.
-        group: The field by which scores are grouped.
-        cluster: The field of what several samples have in common.
+        choice: What is read of them.
 
     Raises:
         DataError: A file can't be read, is cut off or has values that make no sense.
@@ -114,11 +148,10 @@ def read(
     """
     with needs("records of samples", "records"):
         import polars
-    choice = Choice(id, score, task, group, cluster)
     kinds: list[tuple[Path, str]] = []
     left: list[Path] = []
     for path in paths:
-        found, others = _files(path, are_plain=id is not None)
+        found, others = _files(path, are_plain=choice.id is not None)
         kinds += found.items()
         left += others
     if not kinds:
@@ -146,7 +179,7 @@ def cut_off(path: Path | str, where: str, error: object) -> DataError:
     )
 
 
-def choose(what: str, option: str, found: Sequence[str], chosen: str | None) -> str:
+def choose(what: str, option: str, found: Iterable[str], chosen: str | None) -> str:
     """Return what the caller has chosen of names, or the only one.
 
     Raises:
@@ -160,33 +193,6 @@ def choose(what: str, option: str, found: Sequence[str], chosen: str | None) -> 
     listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     found_what = f"has no {what} {chosen!r}" if chosen is not None else f"has several {what}s"
     raise UsageError(f"the result {found_what}; give one of them by {option}: {listed or 'none'}")
-
-
-_SUFFIXES = {".eval", ".jsonl", ".json", ".parquet", ".csv"}
-
-HARNESSES = {
-    "": "plain records",
-    "lm_eval": "lm-eval",
-    "inspect_ai": "inspect_ai",
-    "lighteval": "lighteval",
-    "every_eval_ever": "Every Eval Ever",
-    "predictions": "disteval",
-}
-"""What each harness is called."""
-
-BY_POSITION = ("lm_eval", "lighteval", "predictions")
-"""The harnesses whose ids are the numbers of records in the data, from 0 up."""
-
-
-_KINDS: dict[str, tuple[set[str], ...]] = {
-    "lm_eval": ({"doc_id", "arguments", "resps"}, {"results", "n-samples", "configs"}),
-    "lighteval": ({"config_general", "results", "config_tasks"},),
-    "inspect_ai": ({"eval", "plan", "status"},),
-    "every_eval_ever": ({"schema_version", "evaluation_id"},),
-}
-"""The names by which the JSON files of a harness are known."""
-
-_KEYS = set[str]().union(*(each for wanted in _KINDS.values() for each in wanted))
 
 
 def parsed(data: bytes) -> dict[str, Any]:
@@ -221,27 +227,158 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise cut_off(path, f"line {line}", error) from error
 
 
-def only(values: Iterable[_Value]) -> _Value | None:
-    """Return the value that all are; None if they differ, or there are none."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+def of_task(
+    files: Sequence[Path], hint: str, chosen: str | None
+) -> tuple[str, list[Path], list[tuple[Path, dict[str, Any]]]]:
+    """Return a task, the files of its samples, and the results of the same runs.
 
+    Names of files have the task and the date, as ``samples_TASK_DATE.jsonl`` and
+    ``results_DATE.json``.
 
-def common(
-    settings: Iterable[tuple[Path, Mapping[str, str]]],
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the settings of the first file, and say which are others in another file.
-
-    A limit may be another one in each job.
+    Args:
+        files: The files of all tasks.
+        hint: What to give if there are no samples.
+        chosen: The task; None if there is only one.
     """
-    listed = list(settings)
-    first_path, first = listed[0] if listed else (Path(), {})
-    return dict(first), tuple(
-        f"{path} has {name} {mine.get(name)!r:.100}, and {first_path} has {first.get(name)!r:.100}"
-        for path, mine in listed[1:]
+    samples = [path for path in files if path.suffix != ".json"]
+    if not samples:
+        raise DataError(f"{files[0]} has no samples; {hint}")
+    named = {path: found.groups() if (found := _DATED.fullmatch(path.stem)) else (path.stem, "")
+             for path in samples}  # fmt: skip
+    task = choose("task", "--task", [name for name, _ in named.values()], chosen)
+    samples = [path for path in samples if named[path][0] == task]
+    results = [path for path in files if path.suffix == ".json"]
+    dates = {f"results_{named[path][1]}" for path in samples}
+    same = [path for path in results if path.stem in dates] or results
+    return task, samples, [(path, read_object(path)) for path in same]
+
+
+def result(
+    harness: str,
+    files: Sequence[Path],
+    records: Callable[[Path], Iterable[tuple[int, Any]]],
+    rows: Callable[[Any], Iterable[tuple[tuple[str, str], dict[str, Any]]]],
+    choice: Choice,
+) -> Records:
+    """Return the records of one metric of one task.
+
+    Args:
+        harness: One of `HARNESSES`.
+        files: The files that have records.
+        records: Yields the number of each record of a file, and the record.
+        rows: Makes of a record its rows, each with the names of a task and a metric.
+        choice: The task and the metric, if there are several.
+
+    Raises:
+        DataError: There is no record, or one has not the fields that it should have.
+    """
+    import polars as pl
+
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for number, path in enumerate(files):
+        for line, record in records(path):
+            try:
+                for key, row in rows(record):
+                    found[key].append({**row, "file": number, "line": line})
+            except (KeyError, TypeError, IndexError, AttributeError) as error:
+                why = f"{type(error).__name__}: {error}"
+                raise cut_off(path, f"record {line}", why) from error
+    if not found:
+        raise DataError(f"{files[0]} has no records; give the file of a job that has ended")
+    task = choose("task", "--task", (name for name, _ in found), choice.task)
+    metric = choose("metric", "--score", (each for name, each in sorted(found) if name == task),
+                    choice.score)  # fmt: skip
+    frame = pl.DataFrame(found[task, metric], infer_schema_length=None)
+    return Records(frame, harness, tuple(map(str, files)), task, metric)
+
+
+def with_said(records: Records, said: Sequence[Said], aggregates: tuple[str, ...]) -> Records:
+    """Return records with what the harness says of each run.
+
+    Its settings have to be equal, but for limits. Figures that differ, because each job has its
+    own, are not stated of all samples.
+    """
+    settings = [
+        {name: str(value) for name, value in each.settings.items() if value is not None}
+        for each in said
+    ]
+    first = settings[0] if said else {}
+    problems = tuple(
+        f"{each.path} has {name} {mine.get(name)!r:.100}, and {said[0].path} has "
+        f"{first.get(name)!r:.100}"
+        for each, mine in zip(said, settings, strict=True)
         for name in {**first, **mine}
         if name != "limit" and mine.get(name) != first.get(name)
     )
+    figures, sizes = {each.figure for each in said} - {None}, {each.stated for each in said}
+    notes = records.notes
+    if len(figures) > 1:
+        notes += ("each job states a figure of its own, and none that is of all samples is stated",)
+    return replace(
+        records, settings=first, problems=(*records.problems, *problems), notes=notes,
+        headline=figures.pop() if len(figures) == 1 else None,
+        stated=sizes.pop() if len(sizes) == 1 else None, aggregates=aggregates,
+    )  # fmt: skip
+
+
+def value_of(record: Mapping[str, Any], field: str) -> Any:
+    """Return the value of a field such as ``a.b``, which may be in an object; None without."""
+    if field in record:
+        return record[field]
+    found: Any = record
+    for name in field.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def labels(choice: Choice, *records: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """Return the group and the cluster of a sample, from the first record that has the field."""
+    return {
+        name: next((text_of(found) for each in records if each
+                    and (found := value_of(each, field)) is not None), None)
+        for name in ("group", "cluster")
+        if (field := getattr(choice, name)) is not None
+    }  # fmt: skip
+
+
+def text_of(value: Any) -> str | None:
+    """Return a text as it is, and any other value as JSON; None stays None."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=repr)
+
+
+def keyed(ids: pl.Series) -> pl.Series:
+    """Return ids as numbers, if all are whole ones that are written as usual, and else as texts."""
+    import polars as pl
+
+    texts = ids if ids.dtype.is_integer() else ids.cast(pl.String)
+    numbers = texts.cast(pl.Int64, strict=False)
+    if numbers.null_count() or not (numbers.cast(texts.dtype) == texts).all():
+        return texts.cast(pl.String)
+    return numbers
+
+
+def alike(first: pl.Series, second: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Return two lists of ids as texts, unless both are numbers or both are texts."""
+    import polars as pl
+
+    if first.dtype != second.dtype:
+        first, second = first.cast(pl.String), second.cast(pl.String)
+    return first, second
+
+
+def in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """Sort by id: numbers as they count, and shorter texts first, so that q9 is before q10."""
+    import polars as pl
+
+    if frame.schema["id"] == pl.String:
+        return frame.sort(pl.col("id").str.len_chars(), "id")
+    return frame if frame["id"].is_sorted() else frame.sort("id")
+
+
+def some(ids: Iterable[object]) -> str:
+    """List the first ids, and show by an ellipsis that there are more."""
+    listed = [f"{each!r:.60}" for each in islice(ids, NAMED + 1)]
+    return ", ".join(listed[:NAMED]) + (", …" if len(listed) > NAMED else "")
 
 
 def _files(path: Path, are_plain: bool) -> tuple[dict[Path, str], list[Path]]:
@@ -315,17 +452,20 @@ def _completed(records: Records, left: Sequence[Path]) -> Records:
     import polars as pl
 
     frame, score = records.frame, pl.col("score")
-    types: dict[str, Any] = {"id": pl.String, "score": pl.Float64, "fate": pl.Enum(FATES)}
-    types |= dict.fromkeys(_TEXTS, pl.String) | dict.fromkeys(("attempts", "file"), pl.UInt32)
+    types: dict[str, Any] = {"score": pl.Float64, "fate": pl.Enum(FATES)}
+    types |= dict.fromkeys(TEXTS, pl.String) | dict.fromkeys(("attempts", "file"), pl.UInt32)
     types |= {"line": pl.UInt32, "weight": pl.Float64}
     defaults = {"attempts": 1, "file": 0}
     if "content" not in frame.columns and "prompt" in frame.columns:
         frame = frame.with_columns(content=pl.col("prompt").hash().cast(pl.String))
     frame = frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(defaults.get(name)))
-        .cast(kind)
-        .alias(name)
-        for name, kind in types.items()
+        keyed(frame["id"]),
+        *(
+            (pl.col(name) if name in frame.columns else pl.lit(defaults.get(name)))
+            .cast(kind)
+            .alias(name)
+            for name, kind in types.items()
+        ),
     )
     odd = frame.select((~score.is_finite()).sum()).item()
     fate = pl.col("fate").fill_null("scored")
@@ -338,6 +478,6 @@ def _completed(records: Records, left: Sequence[Path]) -> Records:
     if odd:
         notes += (f"scores that are NaN or infinite, and count as none: {odd:,}",)
     if left:
-        some = ", ".join(map(str, left[:5])) + (", …" if len(left) > 5 else "")
-        notes += (f"files of another kind, which were not read: {some}",)
+        listed = ", ".join(map(str, left[:NAMED])) + (", …" if len(left) > NAMED else "")
+        notes += (f"files of another kind, which were not read: {listed}",)
     return replace(records, frame=frame, notes=notes)

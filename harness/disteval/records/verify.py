@@ -11,16 +11,14 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from disteval.errors import DataError, UsageError
 from disteval.files import file_digest
 from disteval.judging.report import Verdict
 from disteval.records.plain import ids_of
-from disteval.records.table import FATES, HARNESSES, Records
+from disteval.records.table import FATES, HARNESSES, NAMED, Records, alike, in_order, keyed, some
 
-_NAMED = 5
 _SHARD = re.compile(r"(\d+)-of-(\d+)")
 _ROUNDING = 1e-9  # of sums in another order, relative to a figure that is written in full
 
@@ -95,7 +93,7 @@ class Verification:
 
     Attributes:
         records: The records.
-        ids: Their ids in order, each once: as numbers, if all are.
+        ids: Their ids in order, each once.
         expected: The samples that it should be about; None if nobody says how many there are.
         counts: The number of samples by fate, and of those that were retried.
         facts: What is said of samples and files; nothing if each sample is there once.
@@ -171,11 +169,10 @@ def verify(
     if stated is not None and not records.metric:
         raise UsageError("the figure can't be compared: there are no scores; give --score FIELD")
     expected = expected or _of_harness(records)
-    keys = _keys(records.frame["id"])
-    ids = keys.unique().sort()
     once = records.frame
-    if len(ids) < once.height:
+    if once["id"].is_duplicated().any():
         once = once.unique("id", keep="first", maintain_order=True)
+    ids = in_order(once.select("id"))["id"]
     figures = list(_figures(records, once, None if expected is None else expected.size))
     value, rounding = _read_figure(stated, records.headline)
     same = next((each for each in figures if abs(each.value - value) <= rounding), None)
@@ -186,7 +183,7 @@ def verify(
     facts = [Fact("wrong in files", 1, problem, True) for problem in records.problems]
     facts += _about_files([Path(name) for name in records.files])
     facts += [] if expected is None else _about_ids(ids, expected)
-    facts += _about_repeated(records, keys, ids)
+    facts += _about_repeated(records) if len(ids) < records.frame.height else []
     facts += _about_fates(once, same) if records.metric else []
     figures = [each for each in figures if each.aggregate == (same or figures[0]).aggregate]
     if stated is not None and same is None and records.aggregates:
@@ -214,90 +211,69 @@ def expected_of(data: str, field: str | None, by_position: bool) -> Expected:
     path = Path(data)
     if not path.is_file():
         raise UsageError(f"--data {data} is neither a number of samples nor a file; give one")
-    found = ids_of(path, field, by_position)
-    if isinstance(found, int):
-        return Expected(str(path), found, None, file_digest(path))
-    ids = _keys(found)
-    twice = ids.filter(ids.is_duplicated()).unique().sort()
+    ids = ids_of(path, field, by_position)
+    if isinstance(ids, int):
+        return Expected(str(path), ids, None, file_digest(path))
+    twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
     if len(twice):
         raise DataError(
-            f"{path} has {len(twice):,} ids more than once ({_some(twice)}); give the field of the "
+            f"{path} has {len(twice):,} ids more than once ({some(twice)}); give the field of the "
             f"ids by --data-id, or a file with each sample once"
         )
     return Expected(str(path), len(ids), ids, file_digest(path))
-
-
-def _keys(ids: pl.Series) -> pl.Series:
-    """Return ids as numbers, if all are whole ones that are written as usual."""
-    if ids.dtype != pl.String:
-        return ids
-    numbers = ids.cast(pl.Int64, strict=False)
-    if numbers.null_count() or not (numbers.cast(pl.String) == ids).all():
-        return ids
-    return numbers
 
 
 def _of_harness(records: Records) -> Expected | None:
     """Return the samples that the harness says its task has."""
     source = f"what {HARNESSES.get(records.harness, records.harness)} says of its task"
     if records.ids is not None:
-        ids = _keys(records.ids).unique().sort()
+        ids = keyed(records.ids)
         return Expected(source, len(ids), ids)
     return None if records.stated is None else Expected(source, records.stated)
 
 
-def _some(values: pl.Series) -> str:
-    """List the first values, and show by an ellipsis that there are more."""
-    return ", ".join(map(str, values.head(_NAMED))) + (", …" if len(values) > _NAMED else "")
-
-
 def _about_ids(ids: pl.Series, expected: Expected) -> list[Fact]:
     """Name the samples that are missing or not in the data."""
-    if expected.ids is not None:
-        wanted = expected.ids
-        if wanted.dtype != ids.dtype:
-            wanted, ids = wanted.cast(pl.String), ids.cast(pl.String)
-        sides = wanted.to_frame("id"), ids.to_frame("id")
-        missing, more = (
-            one.join(other, on="id", how="anti")["id"].sort() for one, other in (sides, sides[::-1])
-        )
-        lost, named = len(missing), _some(missing)
+    size, wanted = expected.size, expected.ids
+    if wanted is not None:
+        wanted, ids = alike(wanted, ids)
+        more = _without(ids, wanted)
     elif ids.dtype == pl.Int64:
-        first = int(len(ids) > 0 and ids[0] > 0 and ids[-1] == expected.size)  # some count from 1
-        is_inside = (ids >= first) & (ids < first + expected.size)
-        inside, more = ids.filter(is_inside), ids.filter(~is_inside)
-        lost = expected.size - len(inside)
-        gaps = np.ones(min(expected.size, len(inside) + _NAMED + 1), dtype=bool)
-        gaps[inside.filter(inside < first + len(gaps)).to_numpy() - first] = False
-        named = _some(pl.Series(np.flatnonzero(gaps) + first))
+        first = int(len(ids) > 0 and ids[0] > 0 and ids[-1] == size)  # some count from 1
+        more = ids.filter(~ids.is_between(first, first + size - 1))
+        wanted = pl.int_range(first, first + min(size, len(ids) + NAMED + 1), eager=True)
     else:  # ids are texts, of which only the number is known
-        lost, more = max(0, expected.size - len(ids)), ids[expected.size :]
-        named = "which ones can't be said of texts; give --data FILE"
+        more = ids[size:]
     facts = []
-    if lost:
+    if lost := size - (len(ids) - len(more)):
+        named = "which ones can't be said of texts; give --data FILE"
+        if wanted is not None:
+            named = some(_without(wanted, ids))
         facts.append(Fact("missing", lost, f"{lost:,} missing: {named}", True))
     if len(more):
-        text = f"{len(more):,} not in the data: {_some(more)}"
+        text = f"{len(more):,} not in the data: {some(more)}"
         facts.append(Fact("not in the data", len(more), text, True))
     return facts
 
 
-def _about_repeated(records: Records, keys: pl.Series, ids: pl.Series) -> list[Fact]:
+def _without(ids: pl.Series, others: pl.Series) -> pl.Series:
+    """Return the ids that are not among others, in order."""
+    return in_order(ids.to_frame("id").join(others.to_frame("id"), on="id", how="anti"))["id"]
+
+
+def _about_repeated(records: Records) -> list[Fact]:
     """Name the samples that have several records, and say whether their answers are the same."""
-    if len(keys) == len(ids):
-        return []
-    frame = records.frame.with_columns(
-        key=keys, said=pl.coalesce("answer", pl.col("score").cast(pl.String))
+    said = pl.coalesce("answer", pl.col("score").cast(pl.String))
+    twice = in_order(
+        records.frame.filter(pl.col("id").is_duplicated())
+        .group_by("id")
+        .agg(said.n_unique().alias("said"), pl.col("file").unique())
     )
-    twice = frame.filter(keys.is_duplicated()).group_by("key").agg(
-        pl.col("said").n_unique(), pl.len(), pl.col("file").unique()
-    ).sort("key")  # fmt: skip
-    first = twice.row(0, named=True)
-    where = " and ".join(records.files[file] for file in sorted(first["file"])[:2])
-    text = f"{twice.height:,} repeated: {_some(twice['key'])}; {first['key']} in {where}"
-    others = twice.filter(pl.col("said") > 1)
-    same = f"with another answer: {_some(others['key'])}" if others.height else "the same answers"
-    text += f"; {others.height:,} {same}" if others.height else f", with {same}"
+    where = " and ".join(records.files[file] for file in sorted(twice["file"][0])[:2])
+    text = f"{twice.height:,} repeated: {some(twice['id'])}; {twice['id'][0]!r:.60} in {where}"
+    others = twice.filter(pl.col("said") > 1)["id"]
+    with_other = f"; {len(others):,} with another answer: {some(others)}"
+    text += with_other if len(others) else ", with the same answers"
     return [Fact("repeated", twice.height, text, True)]
 
 
@@ -309,14 +285,14 @@ def _about_fates(once: pl.DataFrame, same: Figure | None) -> list[Fact]:
         mine = once.filter(fate=fate)
         lost = mine["score"].null_count()
         if mine.height:
-            text = f"{mine.height:,} {words.get(fate, fate)}: {_some(_keys(mine['id']).sort())}"
+            text = f"{mine.height:,} {words.get(fate, fate)}: {some(in_order(mine)['id'])}"
             if fate != "unscored" and lost < mine.height:
                 text += f", {'all' if lost == 0 else f'{mine.height - lost:,}'} with a score"
             left_out = lost > 0 and not (same is not None and same.is_whole)
             facts.append(Fact(fate, mine.height, text, left_out))
     retried = once.filter(pl.col("attempts") > 1)
     if retried.height:
-        text = f"{retried.height:,} retried: {_some(_keys(retried['id']).sort())}"
+        text = f"{retried.height:,} retried: {some(in_order(retried)['id'])}"
         facts.append(Fact("retried", retried.height, text, False))
     return facts
 
@@ -328,8 +304,8 @@ def _about_copies(once: pl.DataFrame) -> list[Fact]:
     if not copies.height:
         return []
     contents = copies["content"].n_unique()
-    some = _some(copies.sort("content", maintain_order=True)["id"])
-    text = f"{copies.height:,} ids have the content of another id, {contents:,} contents: {some}"
+    listed = some(copies.sort("content", maintain_order=True)["id"])
+    text = f"{copies.height:,} ids have the content of another id, {contents:,} contents: {listed}"
     return [Fact("copies", copies.height, text, False)]
 
 
@@ -355,8 +331,8 @@ def _about_files(files: Sequence[Path]) -> list[Fact]:
         start = 0 if 0 in numbers else 1
         missing = [n for n in range(start, start + count) if n not in numbers]
         if missing:
-            some = ", ".join(f"{n:05}-of-{count:05}" for n in missing[:_NAMED])
-            text = f"missing shards of {pattern}: {some}"
+            listed = ", ".join(f"{n:05}-of-{count:05}" for n in missing[:NAMED])
+            text = f"missing shards of {pattern}: {listed}"
             facts.append(Fact("shard missing", len(missing), text, True))
     return facts
 
@@ -392,11 +368,11 @@ def _figures(records: Records, once: pl.DataFrame, size: int | None) -> Iterator
         wrong = " and ".join(word for word, is_so in lost.items() if is_so)
         policies.append((total, every, every, f"all {every:,}, {wrong} as wrong", True))
         if all(lost.values()):
-            some = f"{once.height:,} that are there, unscored as wrong"
-            policies.append((total, once.height, once.height, some, False))
+            there = f"{once.height:,} that are there, unscored as wrong"
+            policies.append((total, once.height, once.height, there, False))
     if repeated.height > scored.height:
-        some = f"{repeated.height:,} scored records, repeated ones each time"
-        policies.append((*_sums(repeated), repeated.height, some, False))
+        each = f"{repeated.height:,} scored records, repeated ones each time"
+        policies.append((*_sums(repeated), repeated.height, each, False))
     for name in records.aggregates or tuple(_AGGREGATES):
         for total, weight, samples, policy, is_whole in policies:
             with suppress(ArithmeticError):  # there is no mean of nothing
