@@ -172,7 +172,7 @@ def _register(name: str, suite: dict[str, Any]) -> None:
         groups = nox.project.dependency_groups(PYPROJECT, *suite.get("groups", []))
         versions = TABLE["versions"]
         installs = [text.format(**versions) for text in suite["installs"]]
-        variables = {k: v.format(**versions) for k, v in suite.get("variables", {}).items()}
+        variables = dict(suite.get("variables", {}))
         session.install(*installs, *groups)
         PREPARE.get(name, lambda _: None)(session)
         _take_bytecode(session)

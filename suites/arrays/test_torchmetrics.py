@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import ByLength, CoverageError, Leases, ShardPlan, UsageError, evaluate
+from disteval import CoverageError, Leases, ShardPlan, UsageError, evaluate
 from disteval.metrics import BaseMetric, SampleRows, from_torchmetrics
 from disteval_backends.threads_dist import ThreadsDist
 
@@ -189,7 +189,7 @@ def test_lists_stay_lists_as_in_one_process(tm: Any) -> None:
 
 @pytest.fixture
 def listing(tm: Any) -> Callable[[str], Any]:
-    """Makes metrics whose result is the order of their samples, kept in three ways."""
+    """Makes metrics whose result is the order of their samples, kept in two ways."""
 
     class Listing(tm.Metric):  # type: ignore[misc]
         def __init__(self, kept: str) -> None:
@@ -201,52 +201,15 @@ def listing(tm: Any) -> Callable[[str], Any]:
         def update(self, values: Any) -> None:
             if self.kept == "an entry for each sample":  # as MeanAveragePrecision does
                 self.seen.extend(values[:, None])
-            elif self.kept == "a row for each sample":
-                self.seen.append(values)
             else:
-                self.seen.append(values[values % 5 > 0])
-            self.twice.append(self.seen[-1] if len(self.kept) < 20 else values.repeat_interleave(2))
+                self.seen.append(values)
+            self.twice.append(values.repeat_interleave(2))
 
         def compute(self) -> Any:
             torch = framework("torch")
             return [torch.cat(self.seen).tolist(), torch.cat(self.twice).tolist()[::2]]
 
     return Listing
-
-
-@pytest.mark.parametrize("leases", [None, Leases()])
-@pytest.mark.parametrize(
-    ("kept", "by_length"),
-    [
-        ("an entry for each sample", True),
-        ("a row for each sample", True),
-        ("some rows of a batch", False),
-    ],
-)
-def test_entries_come_in_the_order_of_the_data_set_at_any_world_size(
-    kept: str, by_length: bool, leases: Any, listing: Callable[[str], Any]
-) -> None:
-    samples = np.arange(23)
-
-    def rank(backend: ThreadsDist) -> Any:
-        found = evaluate(
-            lambda batch: batch,
-            list(samples),
-            {"order": from_torchmetrics(listing(kept))},
-            backend,
-            batch_size=4,
-            leases=leases,
-            collate=np.array,
-            update=lambda outputs, batch: (outputs,),
-            by_length=ByLength(lambda sample: 1 + int(sample) * 7 % 11) if by_length else None,
-        )
-        return found.metrics["order"]
-
-    expected = [each for each in samples.tolist() if by_length or each % 5]
-    for world in (1, 2, 3):
-        for seen, twice in values(run_ranks(world, rank)):
-            assert seen == expected
-            assert twice == (expected if by_length else samples.tolist())
 
 
 @pytest.mark.parametrize("kept", ["an entry for each sample", "a row for each sample"])

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from disteval.audit import Audit, AuditError, audit
 
-from suites.audit.right import sums_of_integers
 from suites.docs.pages import text_of, write_files
 from suites.helpers.needs import needs
 from suites.helpers.processes import run_plainly
@@ -38,11 +37,6 @@ def test_the_jobs_of_the_page_are_sound_only_as_they_are(
     assert " ".join(found.value.report.findings[0].sentence.split()) in " ".join(
         text_of(PAGE).split()
     )
-
-
-def test_the_page_says_how_many_cases_are_tried() -> None:
-    number = len(Audit(sums_of_integers, backend="threads").run().cases)
-    assert len(re.findall(rf"\b{number} cases were", text_of(PAGE))) == 2
 
 
 @needs("accelerate")

@@ -94,7 +94,7 @@ def rounds_to_bfloat16_and_returns_a_float(case: Case) -> Any:
 def test_a_right_result_in_few_bits_is_sound(loop: Loop) -> None:
     if loop is not scores_in_float16:
         framework("torch")
-    report = Audit(loop, backend="threads").run()
+    report = Audit(loop, (2,), backend="threads").run()
     assert (report.verdict, report.findings, report.reason) == ("sound", [], "")
 
 

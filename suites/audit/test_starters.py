@@ -24,8 +24,8 @@ def test_a_function_to_start_from_is_sound(
 ) -> None:
     (tmp_path / f"my_{starter}_eval.py").write_text(invoke("audit", "--write", starter).output)
     monkeypatch.syspath_prepend(tmp_path)
-    # In one case ranks have unequally many samples, and one has a short batch.
-    case = "" if starter == "plain" else "N=3,B=2,W=2"  # other libraries load slowly
+    # In it ranks have unequally many samples, and one has a short batch; libraries load slowly.
+    case = "N=3,B=2,W=2"
     target, backend = f"my_{starter}_eval:evaluate", BACKENDS.get(starter, "torch_cpu")
     report = audited(target, (1, 2), backend, timeout=60.0, case=case)
     assert (report.verdict, report.reason) == ("sound", ""), (report.findings, report.details)

@@ -14,11 +14,8 @@ from suites.helpers.command import invoke
 from suites.helpers.needs import needs
 from suites.helpers.pictures import RIGHT, SIZES
 from suites.helpers.processes import (
-    collectives_left,
     collectives_left_below,
-    is_running,
     mpirun,
-    ranks_below,
     run_plainly,
     start_as_from_a_terminal,
     torchrun,
@@ -104,23 +101,6 @@ def test_mpi_under_torchrun_is_not_three_worlds_of_one() -> None:
     assert done.returncode != 0
     assert "'mpirun'" in done.stderr
     assert "top1" not in done.stdout
-
-
-@needs("torch")
-def test_a_killed_rank_ends_the_command() -> None:
-    words = [*WITHOUT_DATA, *DISTEVAL, "eval", "--backend=torch_cpu"]
-    command = start_as_from_a_terminal(words)
-    ranks = wait_for(lambda: found if len(found := ranks_below(command.pid)) == 3 else None)
-    assert ranks is not None, "three ranks did not appear"
-    # A process that is killed before it has reported to its leader is not known as a rank.
-    assert wait_for(lambda: collectives_left(ranks[1], 1) > 0)
-    os.kill(ranks[1], signal.SIGKILL)
-    begin = time.monotonic()
-    _, stderr = command.communicate(timeout=60)
-    assert time.monotonic() - begin < 20
-    assert command.returncode == 1
-    assert "rank 1" in stderr and ("Killed" in stderr or "SIGKILL" in stderr)
-    assert [pid for pid in ranks.values() if is_running(pid)] == []
 
 
 @needs("torch")

@@ -274,16 +274,3 @@ def test_an_evaluation_without_ranks_ends_at_once_and_says_why(tmp_path: Path, f
         _, told = leader.communicate(timeout=60)
     assert (leader.returncode, "told to fail" in told) == (1, True)
     assert not (tmp_path / "report.json").exists()
-
-
-def test_the_table_counts_leases_and_lost_ranks(expected: dict[str, Any], tmp_path: Path) -> None:
-    done = run("--json", str(tmp_path / "r.json"))
-    assert done.exit_code == 0, done.output
-    report = read(tmp_path / "r.json")
-    assert judge(report, expected) == ""
-    leases = report["leases"]
-    assert leases["batches"] == lease_task.SAMPLES // lease_task.BATCH
-    assert (leases["resumed"], leases["lost"], leases["failed"]) == (0, [], [])
-    shown = " ".join(done.output.split())
-    assert f"leases │ {leases['committed']} │" in shown
-    assert "ranks lost │ 0" in shown

@@ -22,7 +22,14 @@ from suites.helpers.command import completions, invoke
 from suites.helpers.namespaces import run_alone
 from suites.helpers.needs import framework, needs
 from suites.helpers.pictures import SIZES
-from suites.helpers.processes import left_over, processes_below, run_on_a_terminal, wait_for
+from suites.helpers.processes import (
+    left_over,
+    processes_below,
+    ranks_below,
+    run_on_a_terminal,
+    start_as_from_a_terminal,
+    wait_for,
+)
 
 PICTURES = SIZES["test"]
 TASK = """
@@ -274,22 +281,34 @@ def task():
 """
 
 
-def ended_by(number: signal.Signals, batches: int, batch_size: int, folder: Path) -> int:
-    """End a command of two ranks by a signal; return how many samples they had evaluated."""
+def start_slow(batch_size: int, folder: Path) -> subprocess.Popen[str]:
+    """Start a command of two ranks whose batches take a while."""
     (folder / "own.py").write_text(SLOW.format(batch_size))
+    (folder / "asked").touch()
     words = ["eval", "own:task", "--world-size=2", "--predictions=p", "--no-progress"]
     words += ["--backend=suites.mutants.sockets:Sockets"]
-    command = [sys.executable, "-m", "disteval.cli", *words]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    asked = folder / "asked"
-    asked.touch()
-    with subprocess.Popen(command, cwd=folder, env=environment) as process:
-        assert wait_for(lambda: len(asked.read_text().split()) > batches)
+    return start_as_from_a_terminal([sys.executable, "-m", "disteval.cli", *words], cwd=folder)
+
+
+def ended_by(number: signal.Signals, batches: int, batch_size: int, folder: Path) -> int:
+    """End a command of two ranks by a signal; return how many samples they had evaluated."""
+    with start_slow(batch_size, folder) as process:
+        assert wait_for(lambda: len((folder / "asked").read_text().split()) > batches)
         below = processes_below(process.pid)
         process.send_signal(number)
         assert process.wait(60) == (130 if number != signal.SIGKILL else -number)
     assert left_over(below) == []
-    return batch_size * len(asked.read_text().split())
+    return batch_size * len((folder / "asked").read_text().split())
+
+
+def test_a_killed_rank_ends_the_command(tmp_path: Path) -> None:
+    with start_slow(2, tmp_path) as process:
+        assert wait_for(lambda: (tmp_path / "asked").read_text())
+        ranks = ranks_below(process.pid)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, "rank 1" in said, "SIGKILL" in said) == (1, True, True), said
+    assert left_over(ranks.values()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -298,10 +298,3 @@ def test_another_world_size_than_the_launchers_is_refused_once(run: Run) -> None
     assert done.returncode != 0
     told = re.findall(r"--world-size 3.*mpirun .*2 ranks", done.stderr)
     assert len(told) == 1, done.stdout + done.stderr
-
-
-@needs("mpi4py", "torch_cpu")
-def test_a_backend_of_another_launcher_is_not_run_and_says_so(run: Run) -> None:
-    done = run(BAD_TESTS, "--backend=mpi4py", "-k", "gather", under=launcher("torchrun"))
-    assert done.returncode != 0
-    assert re.search("mpi4py.* 'mpirun'.* torchrun", done.stdout), done.stdout

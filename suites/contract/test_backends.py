@@ -1,6 +1,7 @@
 """What a backend does beside the contract, to which suites/properties hold every one."""
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import UsageError, get_dist_backend
+from disteval import FrameError, UsageError, frames, get_dist_backend
 from disteval.default_backend import set_group_of_world
 from disteval.metrics import Mean, MetricGroup
 from disteval.registry import get_backend_class
@@ -65,6 +66,22 @@ def test_what_is_broadcast_is_rebuilt_once(world: World) -> None:
 
 def test_a_metric_without_a_backend_is_computed_over_the_group(world: World) -> None:
     assert world.run(means_without_a_backend) == [({"mean": 1.0},) * 3] * WORLD_SIZE
+
+
+def gather_while_rank_1_has_no_key(backend: Any) -> str:
+    if backend.rank == 1:
+        frames.set_key(b"")
+    try:
+        return f"opened {backend.all_gather_object(backend.rank)}"
+    except FrameError as error:
+        return "refused" if re.search(r"\bkey\b|\bMAC\b", str(error)) else str(error)
+
+
+@pytest.mark.parametrize("name", each("torch_cpu", "mpi4py"))
+def test_what_a_process_without_the_key_of_the_group_sends_is_refused(name: str) -> None:
+    """As what a stranger sends who has taken a rank's place."""
+    with World(name, 2) as world:
+        assert world.run(gather_while_rank_1_has_no_key) == ["refused"] * 2
 
 
 @pytest.mark.parametrize("name", each("non_dist", "torch_cpu", "mpi4py"))

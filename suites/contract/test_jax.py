@@ -32,13 +32,9 @@ def test_one_rank_may_use_all_of_them() -> None:
 
 
 @needs("torch")
-@pytest.mark.parametrize(("gpus_of_a_rank", "status"), [("", 1), ("CUDA_VISIBLE_DEVICES=0 ", 0)])
-def test_ranks_of_a_launcher_may_have_been_given_one_each(
-    gpus_of_a_rank: str, status: int, tmp_path: Path
-) -> None:
+def test_ranks_of_a_launcher_may_have_been_given_one_each(tmp_path: Path) -> None:
     check = "disteval check suites.contract.jax_gpus:OneGpu --rules 1.1"
     script = tmp_path / "rank.sh"
-    script.write_text(f"{gpus_of_a_rank}exec {check}\n")
+    script.write_text(f"CUDA_VISIBLE_DEVICES=0 exec {check}\n")
     done = run_plainly([*torchrun(2), "sh", str(script)], tmp_path, 120.0)
-    assert (done.returncode != 0) == bool(status), done.stdout + done.stderr
-    assert ("JAX_PLATFORMS=cpu" in done.stdout + done.stderr) == bool(status)
+    assert done.returncode == 0, done.stdout + done.stderr

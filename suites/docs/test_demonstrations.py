@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from disteval import get_dist_backend
 from disteval.contract import BaseDistBackend
 from disteval.world import World
 
 from suites.docs.pages import blocks_of, write_files
 from suites.docs.tasks import exactly, load
-from suites.helpers.needs import each, needs
+from suites.helpers.needs import needs
 
-pytestmark = needs("torch")
+pytestmark = needs("torch", "torch_cpu")
 
 PAGE = "docs/demonstrations.md"
 SIZES = (2, 3)
@@ -56,14 +55,13 @@ def _rounded(found: Any) -> Any:
     return np.round(found, 4).tolist()
 
 
-@pytest.mark.parametrize("name", each("torch_cpu", "mpi4py"))
-def test_the_results_are_those_of_the_page_at_any_world_size(name: str, tmp_path: Path) -> None:
+def test_the_results_are_those_of_the_page_at_any_world_size(tmp_path: Path) -> None:
     prepare(tmp_path)
     alone = evaluate_all(get_dist_backend("non_dist"), tmp_path)
     page = {block.file: block.output for block in blocks_of(PAGE) if block.file}
     assert {file: shown(found) for file, found in alone.items()} == page
     for size in SIZES:
-        with World(name, size) as world:
+        with World("torch_cpu", size) as world:
             for rank, found in enumerate(world.run(evaluate_all, *[tmp_path] * size)):
                 if rank:  # the file is written on rank 0
                     found["predictions.py"] = alone["predictions.py"]

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import RankError, UsageError, WeightsError, WorldError, get_dist_backend
-from disteval.metrics import CrossEntropy
 from disteval.world import World
 
 from suites.helpers.needs import framework, needs
@@ -326,53 +325,3 @@ def test_gradients_of_several_batches_are_those_of_one_large_batch(two: World) -
     assert averaged == steps == [0] * 4  # not once for each batch
     for name, tensor in small.items():
         assert torch.allclose(tensor, large[name], rtol=0, atol=1e-6), name
-
-
-class Judged(Tiny):
-    """A model that learns, and whose validations find what they are told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[Any] = []
-
-    def train_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
-        self.steps.append(self(data[0]).dtype)
-        return super().train_step(data, optimizer)
-
-    def val_step(self, data: Any, optimizer: Any) -> dict[str, Any]:
-        outputs = super().val_step(data, optimizer)
-        epoch = len(self.steps) // 3 - 1  # of three batches on each rank
-        return outputs | {"log_vars": {"found": (5.0, 2.0, 4.0, 6.0, 1.0)[epoch]}}
-
-
-def train_with_options(backend: Any, folder: str) -> Any:
-    torch.manual_seed(5)
-    model = distribute(Judged())
-    runner = EpochBasedRunner(
-        model, optimizer=torch.optim.SGD(model.parameters(), lr=0.2), max_epochs=5,
-        work_dir=folder, autocast="bfloat16", metrics={"entropy": CrossEntropy()},
-    )  # fmt: skip
-    best = {"monitor": "found", "rule": "less"}
-    runner.register_training_hooks(
-        None,
-        {"accumulate": 2},
-        {"max_keep_ckpts": 1, "keep_best": 1, **best},
-        custom_hooks_config={"type": "EarlyStoppingHook", "patience": 2, **best},
-    )
-    runner.run([share(backend, 24, 4), validation(4)], WORKFLOW)
-    return weights(runner), facts(runner.records), runner.stopped, set(model.module.steps)
-
-
-def test_early_stopping_best_checkpoints_metrics_and_mixed_precision(
-    two: World, tmp_path: Path
-) -> None:
-    one, other = two.run(train_with_options, str(tmp_path), str(tmp_path))
-    assert differ(one[0], other[0]) == []
-    assert one[1:] == other[1:]
-    _, records, stopped, precisions = one
-    found = [record["found"] for record in records if record["mode"] == "val"]
-    assert (found, precisions) == ([5, 2, 4, 6], {torch.bfloat16})
-    assert re.search(r"found .* 2\.0 in 2\b", stopped), stopped
-    names = sorted(path.name for path in tmp_path.glob("[!.]*"))
-    assert names == ["checkpoints.json", "epoch_2.pt", "epoch_4.pt"]
-    assert all(record["entropy"] > 0 for record in records if record["mode"] == "val")

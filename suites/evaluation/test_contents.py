@@ -251,27 +251,6 @@ def test_shards_are_compared_by_their_names_within_their_folder(name: str, tmp_p
         assert getattr(outcome, "size", 19) == 19
 
 
-class Augmented(Indexed):
-    """A data set that draws other random numbers each time."""
-
-    def __init__(self, rows: list[Row], seed: int | None) -> None:
-        super().__init__(rows)
-        self._random = np.random.default_rng(seed)
-
-    def __getitem__(self, index: int) -> Row:
-        return super().__getitem__(index) | {"noise": float(self._random.random())}
-
-
-@pytest.mark.parametrize("leases", [None, Leases()])
-@pytest.mark.parametrize("seed", [None, 0])
-def test_samples_that_are_random_are_not_taken_for_those_of_another_data_set(
-    seed: int | None, leases: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    for found in values(on_ranks(2, lambda _: Augmented(rows(), seed), leases=leases)):
-        assert (found.coverage, found.compared, found.difference) == ("by index", 0, None)
-    assert "each time" in caplog.text
-
-
 def test_digests_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTEVAL_DIGEST", "off")
     for kind in KINDS.values():

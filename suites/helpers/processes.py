@@ -153,13 +153,6 @@ def _own_pid(backend: Any) -> int:
     return os.getpid()
 
 
-def collectives_left(pid: int, rank: int) -> int:
-    """Read from its collective log how many collectives a rank process has left."""
-    maps = Path(f"/proc/{pid}/maps").read_text()
-    found = re.search(rf"/.*/rank-{rank}\.collectives$", maps, re.MULTILINE)
-    return read_position(Path(found[0])).left if found else 0
-
-
 def private_folder() -> Path:
     """Return the folder in which worlds of this user keep their files; it may not be there."""
     return control_directory.folder()

@@ -65,16 +65,6 @@ def test_ranks_may_have_other_groups_and_none() -> None:
     assert found[0]["overall"] == {"mean": 4.0}
 
 
-def test_size_drops_padding_and_its_group() -> None:
-    mean = Grouped(Mean(dist_backend="non_dist"))
-    mean.add([1.0, 3.0, 9.0], groups=["a", "a", "padding"])
-    assert mean.compute(size=2) == {
-        "overall": {"mean": 2.0},
-        "groups": {"a": {"mean": 2.0}},
-        "sizes": {"a": 2},
-    }
-
-
 def test_a_sample_with_several_rows_has_one_group() -> None:
     mean = Grouped(Mean(dist_backend="non_dist"))
     mean.add([1.0, 2.0, 6.0], groups=["b", "a"], ids=SampleRows([0, 1], [2, 1]))

@@ -112,15 +112,6 @@ def test_a_sample_of_weight_0_does_not_count() -> None:
         mean([1.0, 2.0], weights=[0, 0])
 
 
-def test_size_drops_padding_and_repeats_count_once() -> None:
-    mean = Weighted(Mean(dist_backend="non_dist"))
-    mean.add([1.0, 2.0, 7.0], weights=[1, 3, 5])
-    assert mean.compute(size=2) == {"mean": 1.75}
-    mean.reset()
-    mean.add([1.0, 2.0, 1.0], weights=[1, 3, 1], ids=[0, 1, 0])
-    assert mean.compute(size=2) == {"mean": 1.75}
-
-
 def test_a_sample_with_several_rows_has_one_weight() -> None:
     mean = Weighted(Mean(dist_backend="non_dist"))
     mean.add([1.0, 2.0, 6.0], weights=[1, 2], ids=SampleRows([0, 1], [2, 1]))

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
-from disteval import ShardPlan, UsageError, frames
-from disteval.metrics import Accuracy, BaseMetric, MetricGroup, SummableMetric
+from disteval import ShardPlan, UsageError
+from disteval.metrics import BaseMetric, MetricGroup, SummableMetric
 from disteval_backends.threads_dist import ThreadsDist
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,21 +98,6 @@ def test_a_group_needs_one_collective_and_one_more_where_samples_are_dropped(
     total = result_of(Total, [*range(size)])
     collectives = 2 if pad and size % world else 1
     assert values(run_ranks(world, rank)) == [([("b", total), ("a", total)], collectives)] * world
-
-
-def test_what_travels_does_not_grow_with_the_data() -> None:
-    def rank(backend: ThreadsDist) -> Any:
-        sent = []
-        for size in (1_000, 1_000_000):
-            counting = Counting(backend)
-            accuracy = Accuracy(dist_backend=counting)
-            accuracy.add(np.zeros(size, np.uint8), np.zeros(size, np.uint8))
-            accuracy.compute(2 * size)
-            accuracy.compute(2 * size - 1)
-            sent.append(counting.sent)
-        return sent
-
-    assert values(run_ranks(2, rank)) == [[[frames.BLOCK_BYTES] * 3] * 2] * 2
 
 
 def test_entries_of_any_kind_come_back_as_they_were_and_only_rank_0_computes() -> None:

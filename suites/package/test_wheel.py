@@ -1,11 +1,8 @@
 """The published files work in an environment that has nothing else."""
 
 import json
-import os
 import zipfile
 from pathlib import Path
-
-import pytest
 
 from suites.helpers.needs import needs
 from suites.package.conftest import Built, Environment, run_here
@@ -74,17 +71,3 @@ def test_other_test_runs_are_left_alone(environment: Environment, tmp_path: Path
     )
     done = environment.run("pytest", "-q", "--backend=theirs", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_an_evaluation_runs_with_the_torch_that_its_extra_brings(
-    environment: Environment, built: Built
-) -> None:
-    torch = os.environ.get("DISTEVAL_TORCH")
-    if torch is None:
-        pytest.skip("DISTEVAL_TORCH names no torch to install; nox -s tests-package does")
-    environment.install(f"{built.wheel}[torch]", torch)
-    options = ["--backend=non_dist", "--limit=300", "--json=r.json"]
-    done = environment.run("disteval", "eval", *options, seconds=300)
-    assert done.returncode == 0, done.stderr
-    report = json.loads((environment.folder / "r.json").read_text())
-    assert (report["evaluated"], report["coverage"]) == (300, "exact")

@@ -15,7 +15,10 @@ from suites.properties.cases import METRICS, MOST, SAMPLES, Model, Numbers, arra
 from suites.properties.conftest import Each
 
 MODES = st.sampled_from(["strided", "contiguous"])
-IN_ORDER = ["accuracy", "AUROC", "confusion matrix", "entries", "mean", "regression"]
+IN_ORDER = [
+    "accuracy", "AUROC", "confusion matrix", "entries", "mean", "regression", "weighted mean",
+    "grouped accuracy",
+]  # fmt: skip
 
 
 def collected(name: str, arrays: str, backend: Any, drawn: tuple[int, Any, int]) -> Any:
@@ -26,7 +29,8 @@ def collected(name: str, arrays: str, backend: Any, drawn: tuple[int, Any, int])
     ids = ShardPlan(size, backend.world_size, backend.rank, mode, pad=True).indices
     for at in range(0, len(ids), batch_size):
         batch = ids[at : at + batch_size]
-        metric.add(*(array(arrays, each[batch]) for each in case.args))
+        named = {name: each[batch] for name, each in case.named.items()}
+        metric.add(*(array(arrays, each[batch]) for each in case.args), **named)
     return metric.compute(size)
 
 

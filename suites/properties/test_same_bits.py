@@ -107,7 +107,7 @@ def test_a_group_finds_what_each_of_its_metrics_finds_alone(each: Each) -> None:
     )
 
 
-def kept(backend: Any, drawn: tuple[list[int], int]) -> Any:
+def kept(backend: Any, drawn: tuple[list[int], int, Any]) -> Any:
     import torch
     import torchmetrics
 
@@ -124,7 +124,7 @@ def kept(backend: Any, drawn: tuple[list[int], int]) -> Any:
         def compute(self) -> Any:
             return torch.cat(list(self.kept)) if isinstance(self.kept, list) else self.kept
 
-    values, batch_size = drawn
+    values, batch_size, leases = drawn
     found = evaluate(
         lambda batch: batch,
         np.array(values),
@@ -132,6 +132,7 @@ def kept(backend: Any, drawn: tuple[list[int], int]) -> Any:
         backend,
         batch_size,
         update=lambda outputs, batch: (outputs,),
+        leases=leases,
     )
     return found.metrics["kept"].reshape(-1).tolist()  # of one entry, torchmetrics makes a scalar
 
@@ -141,7 +142,11 @@ def kept(backend: Any, drawn: tuple[list[int], int]) -> Any:
 def test_entries_of_torchmetrics_are_in_the_order_of_the_data_set(each: Each) -> None:
     """Of a class, too, that keeps another number of entries than a batch has samples."""
     each(
-        st.tuples(st.lists(st.integers(-3, 9), min_size=9, max_size=30), st.integers(1, 6)),
+        st.tuples(
+            st.lists(st.integers(-3, 9), min_size=9, max_size=30),
+            st.integers(1, 6),
+            st.sampled_from([None, Leases()]),
+        ),
         kept,
         lambda drawn: [value for value in drawn[0] if value > 0],
         split=8,

@@ -13,7 +13,6 @@ from disteval import UsageError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.helpers.command import invoke
 from suites.helpers.traces import (
     Place,
     Recorder,
@@ -170,19 +169,6 @@ def test_a_damaged_file_is_refused(line: str, tmp_path: Path) -> None:
         list(read_worlds(tmp_path))
 
 
-def test_a_clock_of_a_header_that_can_be_no_time_is_not_known(tmp_path: Path) -> None:
-    for rank, wall in enumerate((0, 10**400)):
-        Recorder(Place(str(tmp_path), world_size=2, clock=own_clock()), rank).close()
-        file = tmp_path / f"world-1-rank-{rank:05}.jsonl"
-        header, rest = file.read_text().split("\n", 1)
-        edited = json.dumps(json.loads(header) | {"clock": str(rank), "wall_ns": wall})
-        file.write_text(f'{edited}\n["data", "load", 0, 5, {{}}]\n{rest}')
-    (world,) = read_worlds(tmp_path)
-    assert [row.events[0].start for row in world.ranks] == [0, 0]
-    done = invoke("trace", str(tmp_path), f"--json={tmp_path / 'all.json'}")
-    assert done.exit_code == 0, done.output
-
-
 def test_events_that_overlap_as_no_ranks_do_are_refused(tmp_path: Path) -> None:
     overlapping = [TraceEvent("data", "load", at, at + 1_000, {}) for at in range(101)]
     for count in (100, 101):
@@ -207,13 +193,3 @@ def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
     second = Place(str(tmp_path / "run"), "run", world=2, clock=own_clock())
     Recorder(second, None).close()  # of a world that replaces a lost one
     assert "not recorded" in caplog.text
-
-
-def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
-    file = two_events(tmp_path)
-    os.mkfifo(tmp_path / "world-1-rank-00001.jsonl")
-    (world,) = read_worlds(tmp_path)
-    assert len(world.ranks) == 1
-    file.unlink()
-    with pytest.raises(UsageError, match="holds no trace"):
-        read_worlds(tmp_path)

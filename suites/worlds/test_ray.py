@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -30,7 +29,6 @@ from suites.helpers.processes import (
 )
 from suites.helpers.ray_nodes import (
     joined_ray,
-    kill_raylets,  # its module sets what Ray reads when it is imported
     share_of_cpu,
 )
 
@@ -242,22 +240,6 @@ def test_a_cluster_that_is_started_here_admits_nobody_and_leaves_no_token(
     ]
     assert told == ["0o600 0o700", "loopback", *refused, "False False"]
     assert list(tmp_path.iterdir()) == list(temporary.iterdir()) == []
-
-
-def kill_raylet(_rank: int, *_: int) -> None:
-    kill_raylets(processes_below(os.getpid()))
-
-
-@needs("ray")
-def test_ranks_end_with_the_node_that_has_started_them(tmp_path: Path) -> None:
-    script = (
-        "from disteval.world import World\n"
-        "from suites.worlds.test_ray import SOCKETS, kill_raylet, wait_for_ever\n"
-        "with World(SOCKETS, 2, launcher='ray') as world:\n"
-        "    world.run(wait_for_ever, timeout=60, on_progress=kill_raylet)\n"
-    )
-    done = run_plainly([sys.executable, "-c", script], tmp_path, 100)
-    assert re.search(r"WorldError: rank \d .*Ray node", done.stderr)
 
 
 @needs("ray")
