@@ -227,7 +227,7 @@ class Audit:
         self._notes.add(settings, judgement)
         # With fewer samples a library may have filled the batches of all ranks with them.
         is_enough = settings.size >= settings.world_size * settings.batch_size > 1
-        if (is_enough or self.only) and may_be_alone(settings, answers):
+        if is_enough and may_be_alone(settings, answers):
             self._perhaps_alone.setdefault(settings.world_size, (settings, planted))
         return "right", judgement
 
