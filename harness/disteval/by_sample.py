@@ -66,9 +66,9 @@ def takes_ids(function: Callable[..., Any]) -> bool:
     return False
 
 
-def seed_all(ids: npt.NDArray[np.int64]) -> None:
-    """Seed the global generators of this process by the first sample of a batch."""
-    found = int(seeds(ids[:1])[0])
+def seed_all(ids: npt.NDArray[np.int64], seed: int = 0) -> None:
+    """Seed the global generators of this process by the first sample of a batch, see `seeds`."""
+    found = int(seeds(ids[:1], seed)[0])
     random.seed(found)
     np.random.seed(found % 2**32)
     if (torch := sys.modules.get("torch")) is not None:

@@ -128,15 +128,20 @@ def test_ranks_that_get_one_task_do_not_share_its_metrics(run: Run) -> None:
     assert metrics[1:] == metrics[:1] * 2
 
 
-def test_a_task_gets_the_device_and_the_backend_that_it_asks_for(run: Run) -> None:
+def test_a_task_gets_the_device_the_words_and_the_backend_that_it_asks_for(run: Run) -> None:
     code = """
-def task(device, backend, more=1):
-    print(f"<{device} {backend.world_size} {more}>")
+def task(device, backend, arguments, more=1):
+    print(f"<{device} {backend.world_size} {arguments} {more}>")
     return made()
 """
     for options, device in ((), "cpu"), (("--device=cuda",), "cuda"):
-        done = run("own:task", *options, code=code)
-        assert (done.exit_code, done.output.count(f"<{device} 3 1>")) == (0, 3), done.output
+        for words in [], ["--seed", "-1", "x y"]:
+            done = run("own:task", *options, *["--"] * bool(words), *words, code=code)
+            assert done.exit_code == 0, done.output
+            assert done.output.count(f"<{device} 3 {words} 1>") == 3, done.output
+    done = run("own:task", "--", "--seed=1", code="def task():\n    return made()\n")
+    assert done.exit_code == 2 and "--seed=1" in done.output
+    assert "own:task is a function without the parameter arguments" in done.output
 
 
 @pytest.mark.parametrize(

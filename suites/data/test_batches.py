@@ -44,10 +44,11 @@ def no_model(batch: Any) -> Any:
 
 def on_ranks(
     samples: Any, world: int, batch_size: int, length: Any = None, max_tokens: Any = None,
-    sort: bool = False,
+    sort: bool = False, by_length: ByLength | None = None,
 ) -> list[Any]:  # fmt: skip
     """Return the batches of each rank, by the numbers of their samples, or its exception."""
-    by_length = ByLength(length, max_tokens, sort) if sort or max_tokens else None
+    if sort or max_tokens:
+        by_length = ByLength(length, max_tokens, sort)
 
     def rank(backend: Any) -> Any:
         own.batches = []
@@ -285,3 +286,15 @@ def test_a_sample_that_a_thread_fails_to_read_is_an_error_in_its_turn() -> None:
     with pytest.raises(RankError, match=r"sample 25\b.*OSError"):
         evaluate(model, numbers, {}, "non_dist", 10, workers=2)
     assert len(model.batches) == 2
+
+
+def test_batches_that_are_made_already_are_kept_and_each_sample_is_in_one() -> None:
+    made = [[4], [0, 2, 5], [3, 1]]
+    lengths = [1, 1, 1, 1, 9, 1]
+    for world in (1, 2, 3):
+        found = values(on_ranks(TEXTS[:6], world, 3, by_length=ByLength(lengths, batches=made)))
+        assert sorted(itertools.chain(*found)) == sorted(made)
+        assert found[0][0] == [4]  # the most expensive first
+    for wrong in ([[4], [0, 2, 5]], [[4], [0, 2, 5], [3, 1, 4]], [[4, 0, 2, 5], [3, 1]], [[]]):
+        with pytest.raises(UsageError, match="they must have each of the 6 samples once"):
+            values(on_ranks(TEXTS[:6], 2, 3, by_length=ByLength(lengths, batches=wrong)))

@@ -93,6 +93,7 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
 
 @click.command("eval", cls=Command)
 @click.argument("task", required=False, metavar="[MODULE:TASK]", shell_complete=complete_task)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- WORDS]")
 @option(
     "--batch-size", type=COUNT, metavar="N", show_default="256, or the task's",
     help="Samples in a batch, on each rank.",
@@ -175,6 +176,7 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
 @option("--progress/--no-progress", default=True, help="Show a progress bar.", heading=RESULTS)
 def eval_command(
     task: str | None,
+    arguments: tuple[str, ...],
     backend: str,
     world_size: int | None,
     launcher: str | None,
@@ -204,8 +206,9 @@ def eval_command(
     r"""Evaluate a task on several ranks, and count every sample once.
 
     MODULE:TASK is a function that returns a disteval.Task, such as my_task:task for task() in
-    my_task.py; every rank calls it. Without it, ResNet-18 is evaluated on CIFAR-10. Ranks are
-    started, or joined under mpirun. The exit status is 0, 1 after a failure, 2 after wrong usage.
+    my_task.py; every rank calls it, with the WORDS after -- as its parameter arguments. Without it,
+    ResNet-18 is evaluated on CIFAR-10. Ranks are started, or joined under mpirun. The exit status
+    is 0, 1 after a failure, 2 after wrong usage.
 
     \b
     disteval eval my_task:task --world-size 3 --json report.json --html report.html
@@ -228,7 +231,7 @@ def eval_command(
             f"it says in the task",
         )
         add_working_directory()
-        source = NamedTask(task, device if is_given("device") else None)
+        source = NamedTask(task, device if is_given("device") else None, arguments)
     target = None
     if predictions is not None:
         target = _target(predictions.absolute(), predictions_format, overwrite)

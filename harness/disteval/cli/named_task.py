@@ -29,10 +29,12 @@ class NamedTask:
     Attributes:
         name: ``module:function``, or ``module:name`` of a `Task`.
         device: The device that ``--device`` named; None if the option was left out.
+        arguments: The words that follow the name, which its function reads as it likes.
     """
 
     name: str
     device: str | None = None
+    arguments: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse a name that can't be one; only the ranks import the module."""
@@ -67,6 +69,7 @@ class NamedTask:
     def _made(self, found: Any, backend: BaseDistBackend) -> Task:
         if isinstance(found, Task):
             self._refuse_device("a Task")
+            self._refuse_arguments("a Task")
             return found
         if not callable(found):
             raise UsageError(
@@ -86,7 +89,8 @@ class NamedTask:
 
     def _arguments(self, function: Callable[..., Any], backend: BaseDistBackend) -> dict[str, Any]:
         """Return the arguments that a task's function asks for by the names of its parameters."""
-        given = {"backend": backend, "device": self.device or "cpu"}
+        given: dict[str, Any] = {"backend": backend, "device": self.device or "cpu"}
+        given["arguments"] = list(self.arguments)
         try:
             parameters = dict(signature(function).parameters)
         except ValueError:  # that of some functions of C can't be known
@@ -97,10 +101,12 @@ class NamedTask:
             if not known and not variable and parameter.default is Parameter.empty:
                 raise UsageError(
                     f"{self.name} needs the argument {name!r}, which nothing gives; a task's "
-                    f"function has no parameters, or some of {' and '.join(given)}"
+                    f"function has no parameters, or some of {', '.join(given)}"
                 )
         if "device" not in parameters:
             self._refuse_device("a function without the parameter device")
+        if "arguments" not in parameters:
+            self._refuse_arguments("a function without the parameter arguments")
         return {name: value for name, value in given.items() if name in parameters}
 
     def _refuse_device(self, what: str) -> None:
@@ -108,6 +114,13 @@ class NamedTask:
             raise UsageError(
                 f"--device {self.device}: {self.name} is {what}; leave the option out, or write a "
                 f"function that has this parameter"
+            )
+
+    def _refuse_arguments(self, what: str) -> None:
+        if self.arguments:
+            raise UsageError(
+                f"{' '.join(self.arguments)!r:.100}: {self.name} is {what}; leave the words out, "
+                f"or write a function that has this parameter"
             )
 
 

@@ -37,6 +37,9 @@ class ByLength:
             lengths, may be; None sets no limit but ``batch_size``.
         sort: Whether samples of like lengths are put into one batch, the longest first. Otherwise
             a batch holds consecutive samples.
+        batches: The numbers of the samples of each batch, where they are made already, in place of
+            ``max_tokens`` and ``sort``. Together they have each sample once, and none has more than
+            ``batch_size``.
 
     Raises:
         UsageError: A value is of another kind or out of range, or nothing is to be done by length.
@@ -45,9 +48,12 @@ class ByLength:
     length: Length = None
     max_tokens: int | None = None
     sort: bool = True
+    batches: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         check_flag("sort", self.sort)
+        if self.batches is not None and not (self.max_tokens is None and self.sort):
+            raise UsageError("ByLength(batches=…) has its batches; leave max_tokens and sort out")
         if self.max_tokens is not None:
             check_count("max_tokens", self.max_tokens)
         elif not self.sort:
@@ -59,6 +65,8 @@ class ByLength:
         Raises:
             UsageError: The lengths are an array.
         """
+        if self.batches is not None:
+            raise UsageError("ByLength(batches=…) needs samples that have numbers; give a list")
         if isinstance(self.length, str | None) or callable(self.length):
             return self.length
         raise UsageError(
@@ -74,7 +82,10 @@ class ByLength:
             length = "a function"
         elif not isinstance(self.length, str | None):
             length = f"an array (digest {digest_of(np.asarray(self.length)).hex()})"
-        return f"ByLength(length={length}, max_tokens={self.max_tokens}, sort={self.sort})"
+        how = f"max_tokens={self.max_tokens}, sort={self.sort}"
+        if self.batches is not None:
+            how = f"{len(self.batches)} batches (digest {digest_of(self.batches).hex()})"
+        return f"ByLength(length={length}, {how})"
 
 
 def length_of(sample: Any, length: Measure = None) -> int:

@@ -5,7 +5,7 @@ A unit is a batch of samples that have numbers. It is the same at any world size
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -109,7 +109,8 @@ class Plan:
         numbers: The samples' numbers, for an error; None stands for 0, 1, 2, …
 
     Raises:
-        UsageError: One sample alone costs more than ``max_tokens``.
+        UsageError: One sample alone costs more than ``max_tokens``, or batches that are made
+            already do not have each sample once.
     """
 
     def __init__(
@@ -154,8 +155,13 @@ class Plan:
         self, lengths: npt.NDArray[np.int64], by: ByLength, numbers: Indices | None
     ) -> None:
         order = np.argsort(-lengths, kind="stable") if by.sort else np.arange(len(lengths))
+        if by.batches is not None:
+            self._step = 1
+            order = _in_batches(by.batches, self._batch_size, len(lengths))
         ordered = lengths[order]
-        if by.max_tokens is None:
+        if by.batches is not None:
+            starts = np.cumsum([0, *map(len, by.batches)])[:-1]
+        elif by.max_tokens is None:
             starts = np.arange(0, len(lengths), self._batch_size)
         else:
             self._step = 1
@@ -210,6 +216,23 @@ def _check_budget(lengths: npt.NDArray[np.int64], max_tokens: int, numbers: Indi
             f"{int((lengths > max_tokens).sum())} of {len(lengths)} samples are longer than "
             f"max_tokens={max_tokens}; raise max_tokens, or cut the samples"
         )
+
+
+def _in_batches(batches: Sequence[Sequence[int]], batch_size: int, size: int) -> Indices:
+    """Return the samples of batches that are made already, one batch after another."""
+    order = np.array([number for batch in batches for number in batch], np.int64)
+    longest = max(map(len, batches), default=0)
+    if (
+        longest > batch_size
+        or not all(batches)
+        or not np.array_equal(np.sort(order), np.arange(size))
+    ):
+        raise UsageError(
+            f"ByLength has {len(batches)} batches of {len(order)} samples, of which one has "
+            f"{longest}; they must have each of the {size} samples once, from 1 to "
+            f"batch_size={batch_size} a batch. Leave limit out, and raise batch_size"
+        )
+    return order
 
 
 def _starts(ordered: npt.NDArray[np.int64], batch_size: int, max_tokens: int) -> Iterator[int]:
