@@ -33,12 +33,8 @@ def test_a_wrong_loop_is_convicted_in_its_smallest_case(name: str) -> None:
     assert first_finding(report) == (kind, case), report.findings
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["counts_everything_on_every_rank", "returns_its_own_ids", "returns_what_rank_0_has_of_all"],
-)
-def test_ranks_of_somebody_else_that_count_alone_are_told_and_kept(name: str) -> None:
-    loop, kind, case = WRONG[name]
+def test_ranks_of_somebody_else_that_count_alone_are_told_and_kept() -> None:
+    loop, kind, case = WRONG["counts_everything_on_every_rank"]
     with JoinedOnce("threads", 2) as world:
         report = Audit(loop, (2,), "threads", led=world).run()
         assert first_finding(report) == (kind, case)

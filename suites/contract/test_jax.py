@@ -18,10 +18,9 @@ def gathered(backend: Any) -> Any:
     return backend.all_gather_object(backend.rank)
 
 
-@pytest.mark.parametrize(("name", "gpus"), [("OneGpu", 1), ("FourGpus", 4)])
-def test_ranks_that_would_share_the_gpus_of_their_host_are_refused(name: str, gpus: int) -> None:
-    with pytest.raises(WorldError, match=rf"\b2 ranks\b.*\b{gpus} GPUs\b") as caught:
-        World(f"suites.contract.jax_gpus:{name}", 2)
+def test_ranks_that_would_share_the_gpus_of_their_host_are_refused() -> None:
+    with pytest.raises(WorldError, match=r"\b2 ranks\b.*\b4 GPUs\b") as caught:
+        World("suites.contract.jax_gpus:FourGpus", 2)
     assert isinstance(caught.value.common, BackendUnavailableError)
     assert "JAX_PLATFORMS=cpu" in str(caught.value)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from disteval import BaseDistBackend, default_backend, registry, traces
-from disteval.conformance.rules import callers
 from disteval.traces.recorder import Recorder
 from disteval.world import processes
 from disteval.world.channel import messages

@@ -10,7 +10,7 @@ from disteval.models import default_weights
 
 from suites.helpers.needs import framework, needs
 
-SIZES = (1, 1), (1, 4), (2, 2), (3, 2), (4, 4), (5, 3)
+SIZES = (1, 1), (1, 4), (4, 4), (5, 3)
 
 
 @pytest.fixture(scope="module")

@@ -169,17 +169,6 @@ def test_a_damaged_file_is_refused(line: str, tmp_path: Path) -> None:
         list(read_worlds(tmp_path))
 
 
-def test_events_that_overlap_as_no_ranks_do_are_refused(tmp_path: Path) -> None:
-    overlapping = [TraceEvent("data", "load", at, at + 1_000, {}) for at in range(101)]
-    for count in (100, 101):
-        world = a_world(tmp_path / str(count), [overlapping[:count]])
-        if count == 100:
-            assert len(list(merged_events(world, find_waits(world)))) > 300
-        else:
-            with pytest.raises(UsageError, match="100 events"):
-                list(merged_events(world, find_waits(world)))
-
-
 def test_a_later_rank_goes_on_without_a_trace_where_it_can_write_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
