@@ -355,7 +355,7 @@ def peers(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure once, with what is installed here: docs/benchmarks.md has the figures' meaning."""
+    """Measure once, with what is installed here: docs/performance.md has the figures' meaning."""
     session.install(".[torch,mpi,conformance]", TORCH, "asv")
     session.run("asv", "machine", "--yes")
     session.run("asv", "run", "--python=same", "--quick", *session.posargs)

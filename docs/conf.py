@@ -18,6 +18,7 @@ include_patterns = [
     "SECURITY.md",
     "docs/*.md",
     "docs/*.rst",
+    "examples/README.md",
     "examples/*/README.md",
     "findings/*.md",
 ]

@@ -20,8 +20,8 @@ SHARED = ("quiet", "verbose")
 
 
 def describe(name: str, command: click.Command) -> str:
-    """Return the section of a command: its description, its examples and a table of its options."""
-    told, _, examples = inspect.cleandoc(command.help or "").partition("\b\n")
+    """Return the section of a command: its description and a table of its options."""
+    told = inspect.cleandoc(command.help or "").partition("\b\n")[0]
     paragraphs = [textwrap.fill(part, 110) for part in told.strip().split("\n\n")]
     with click.Context(command, info_name=name, show_default=True) as context:
         rows = [
@@ -30,8 +30,7 @@ def describe(name: str, command: click.Command) -> str:
             if isinstance(parameter, click.Option) and parameter.name not in SHARED
         ]
     table = ["| option | meaning |", "|---|---|", *rows] if rows else []
-    shown = ["```text", *examples.strip().splitlines(), "```"]
-    parts = [f"## disteval {name}", *paragraphs, "\n".join(shown), "\n".join(table)]
+    parts = [f"## disteval {name}", *paragraphs, "\n".join(table)]
     return "\n\n".join(filter(None, parts))
 
 

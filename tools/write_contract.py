@@ -57,13 +57,8 @@ def whole(page: str) -> str:
     if missing := sections.keys() - {section for _, section, _ in _LISTS.findall(page)}:
         sys.exit(f"{PAGE.name} has no list for the rules of section {', '.join(sorted(missing))}")
     page = _LISTS.sub(lambda found: found[1] + sections.get(found[2], "") + found[3], page)
-    return _OBJECTS.sub(lambda found: found[1] + objects() + found[2], page)
-
-
-def objects() -> str:
-    """Return the objects of every kind as lines of code."""
-    told = ",\n".join(map(describe, KINDS))
-    return f"```text\n{told}\n```\n"
+    told = textwrap.fill(", ".join(map(describe, KINDS)), 116, break_long_words=False)
+    return _OBJECTS.sub(lambda found: f"{found[1]}```text\n{told}\n```\n{found[2]}", page)
 
 
 if __name__ == "__main__":

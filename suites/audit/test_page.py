@@ -41,7 +41,7 @@ def test_the_jobs_of_the_page_are_sound_only_as_they_are(
 
 @needs("accelerate")
 def test_the_tests_of_a_training_library_pass_as_the_page_shows(tmp_path: Path) -> None:
-    write_files("docs/audit_in_ci.md", tmp_path)
+    write_files("docs/suites.md", tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "test_evaluation.py"]
     found = run_plainly(command, tmp_path, 180.0)
     assert "2 passed" in found.stdout, found.stdout + found.stderr

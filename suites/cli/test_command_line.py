@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -104,7 +105,11 @@ def test_help_fits_a_screen_below_headings_and_has_an_example_on_a_line_of_its_o
     shown = re.findall(r"^\w.*:$", done.output, re.MULTILINE)
     assert shown == headings.get(name, shown)
     assert len({*shown}) == len(shown) > 0
-    assert re.search(rf"^  (\S+ .*)?disteval {name}[^\n]*$", done.output, re.MULTILINE)
+    before = r"^  (?:[a-z]+run .*|source <\(|[A-Z_]+=\S+ )?disteval "
+    examples = re.findall(rf"{before}({name}[^\n)>#]*)", done.output, re.MULTILINE)
+    assert examples
+    for example in examples if name else ():
+        command.parse(*shlex.split(example))
     assert "\\b" not in done.output
     assert "--verbose" in done.output
 

@@ -15,7 +15,7 @@ from disteval.registry import list_all_backends
 ROOT = Path(__file__).parents[2]
 PAGES = [
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "findings/README.md")
+    for pattern in ("*.md", "docs/*.md", "examples/README.md", "examples/*/*.md", "findings/R*.md")
     for path in sorted(ROOT.glob(pattern))
     if (ROOT / "noxfile.py").is_file()
 ]
@@ -74,7 +74,6 @@ class Block:
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 for name in _imported(node):
                     model = _MODEL.match(name)
-                    found |= {"pycocotools"} if name.startswith("torchmetrics.detection") else set()
                     found |= {model[1] if model else name.partition(".")[0]} & _LIBRARIES
                     found |= {"ray"} if name.endswith(".RayLauncher") else set()
         return found

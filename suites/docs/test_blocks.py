@@ -18,7 +18,6 @@ from suites.helpers.processes import run_plainly
 
 SECONDS = 180.0
 FEW = "__import__('suites.helpers.pictures').helpers.pictures.embed_few()"
-BOXES = "__import__('suites.helpers.torchvision_boxes').helpers.torchvision_boxes.stand_in()"
 _END = "\x1e"
 
 
@@ -38,7 +37,6 @@ class Program:
         code = "".join(block.code for block in self.blocks)
         # With all 10,000 pictures, a network takes minutes on a busy machine.
         lines = [FEW] if "load_embedded()" in code and "default_weights()" in code else []
-        lines += [BOXES] if "torchmetrics.detection" in code else []
         for block in self.blocks:
             lines += [""] * (block.line - 1 - len(lines))
             lines += block.code.splitlines()

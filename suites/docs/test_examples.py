@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from disteval import BaseDistBackend, get_dist_backend
+from disteval.world import World
 
 from suites.docs.tasks import exactly, load
 from suites.helpers.needs import needs
@@ -46,7 +48,13 @@ def test_ways_to_evaluate_print_one_accuracy(
     "name",
     [
         "classify_stream",
+        "regression",
         "segmentation",
+        "several_labels",
+        "ranking",
+        pytest.param("text_classifier", marks=needs("torch")),
+        pytest.param("jax_model", marks=needs("jax")),
+        pytest.param("tensorflow_model", marks=needs("tensorflow")),
         pytest.param("perplexity", marks=needs("torch")),
         pytest.param("sklearn_model", marks=needs("sklearn")),
         pytest.param("huggingface_dataset", marks=needs("datasets")),
@@ -68,6 +76,24 @@ def test_a_task_prints_the_result_that_it_has_on_any_number_of_ranks(
         ]
         assert len({exactly(result) for result in found}) == 1
         assert str(found[0]) in done.stdout
+
+
+def evaluate_all(backend: BaseDistBackend, folder: Path) -> str:
+    """Return the results of some tasks, and on rank 0 what predictions.py writes."""
+    names = ("regression", "several_labels", "ranking", "text_classifier", "segmentation")
+    found = {name: load(EXAMPLES / f"{name}.py").task().evaluate(backend).metrics for name in names}
+    load(EXAMPLES / "predictions.py").run(backend, folder)
+    return exactly(found) + ((folder / "answers.txt").read_text() if backend.rank == 0 else "")
+
+
+@needs("torch", "torch_cpu")
+def test_ranks_that_are_processes_have_the_results_of_one(tmp_path: Path) -> None:
+    alone = evaluate_all(get_dist_backend("non_dist"), tmp_path / "1")
+    assert alone.endswith(f"\n{102 % 7 + 999}\n")
+    with World("torch_cpu", 3) as world:
+        first, *others = world.run(evaluate_all, *[tmp_path / "3"] * 3)
+    assert first == alone
+    assert all(alone.startswith(other) for other in others)
 
 
 @needs("flax")

@@ -73,7 +73,7 @@ def a_backend_whose_ranks_all_send(folder: Path, caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("pages", "shown", "make"),
     [
-        ("docs/streams.md", "the stream", a_stream_that_ends_early),
+        ("docs/samples.md", "the stream", a_stream_that_ends_early),
         ("docs/report.md", "likely cause", a_backend_that_loses_tuples),
         ("docs/report.md", "usually", a_backend_whose_ranks_all_send),
         pytest.param("docs/suites.md", "no progress", a_hang, marks=needs("torch_cpu")),

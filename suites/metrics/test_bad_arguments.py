@@ -299,8 +299,8 @@ def share_correct(outputs: Any, batch: Any) -> Any:
     ("metric", "words"),
     [
         (Mean, ("'own'", "Mean()")),
-        (share_correct, ("'own'", "share_correct", "Mean()", "update=", "docs/new_metric.md")),
-        (lambda outputs, batch: outputs, ("'own'", "Mean()", "update=", "docs/new_metric.md")),
+        (share_correct, ("'own'", "share_correct", "Mean()", "update=", "docs/extend.md")),
+        (lambda outputs, batch: outputs, ("'own'", "Mean()", "update=", "docs/extend.md")),
         (0.5, ("'own'", "0.5", "from_torchmetrics")),
     ],
 )

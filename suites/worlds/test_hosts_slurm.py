@@ -84,7 +84,7 @@ def test_mpi_in_an_allocation_needs_nothing_else(
         if "PMIx library" in (printed := ended(tried, SECONDS)):
             skip(f"SLURM needs Debian's package libpmix-dev: {printed.splitlines()[0]}")
     else:
-        # Under srun --mpi=pmi2 MPICH 5.0 fails now and then, see docs/hosts.md.
+        # Under srun --mpi=pmi2 MPICH 5.0 fails now and then, see docs/running.md.
         start = ["salloc", *SRUN[1:], mpirun, "-np", "2"]
         # UCX takes two hosts with one kernel for one, and would use memory that they don't share.
         cable = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": INTERFACE}

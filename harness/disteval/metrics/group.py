@@ -109,7 +109,7 @@ def check_metrics(metrics: object) -> None:
                 remedy = (
                     f"for a function that returns a number for each sample, give Mean() in its "
                     f"place, and evaluate update={{{name!r}: lambda outputs, batch: "
-                    f"({metric.__name__}(outputs, batch),)}}; docs/new_metric.md says more"
+                    f"({metric.__name__}(outputs, batch),)}}; docs/extend.md says more"
                 )
             raise UsageError(
                 f"the metric {name!r} must be an instance of a BaseMetric, such as "

@@ -55,7 +55,7 @@ def from_torchmetrics(
     The result is the value of the metric's own ``compute``, on every rank. States are merged as
     torchmetrics merges them, except that ranks without samples are left out. A metric that counts,
     or keeps its samples, gives the same result at any world size; one that sums floats differs in
-    the last bits. The page ``docs/torchmetrics.md`` says which classes have been tried.
+    the last bits. The page ``docs/metrics.md`` says which classes have been tried.
 
     States that are lists are put in the order of the data set, by ids or else by
     ``dist_collect_mode``: entry by entry where each batch added one for each sample, else row by

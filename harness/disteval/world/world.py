@@ -105,7 +105,7 @@ class World:
             not, so one that gave up first would end worlds in which a rank is merely slow.
         threads: Computing threads of each rank; None shares the cores of this host among its ranks.
         trace: A new or empty folder in which the leader and each rank record what they do, see
-            docs/traces.md; None records nothing.
+            docs/report.md; None records nothing.
 
     Attributes:
         world_size: The number of ranks.
