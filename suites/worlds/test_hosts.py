@@ -21,7 +21,7 @@ from disteval.errors import HarnessError
 from disteval.world import World, detect_outer_world, follow, release
 
 from suites.helpers.frames import has_key
-from suites.helpers.hosts import ADDRESSES, Hosts, ended
+from suites.helpers.hosts import ADDRESSES, INTERFACE, Hosts, ended
 from suites.helpers.processes import hosts_of, wait_for
 from suites.helpers.waits import shorten_silence, shorten_start, shorten_stop
 from suites.mutants.sockets import Sockets
@@ -131,14 +131,33 @@ def test_ranks_meet_their_leader_on_whichever_host_it_is(hosts: Hosts, way: str)
     assert left == ["", ""]
 
 
+def bytes_sent() -> int:
+    """Return how many bytes this host has sent over its cable."""
+    [line] = [x for x in Path("/proc/net/dev").read_text().splitlines() if INTERFACE in x]
+    return int(line.partition(":")[2].split()[8])
+
+
+def stop_when_a_part_is_sent(before: int) -> None:
+    while bytes_sent() < before + (1 << 20):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def sent(backend: Any, data: bytes) -> int:
+    return len(data)
+
+
 def stop(world: World) -> None:
     time.sleep(12)  # longer than ranks wait for a sign of life
     assert world.run(names) == [["alpha", "beta"]] * 2
     Path("outlived").touch()
-    os.kill(os.getpid(), signal.SIGSTOP)
+    threading.Thread(target=stop_when_a_part_is_sent, args=(bytes_sent(),)).start()
+    world.run(sent, *[bytes(1 << 28)] * 2)
 
 
-def test_ranks_of_another_host_end_when_their_leader_is_stopped(hosts: Hosts) -> None:
+def test_ranks_of_another_host_end_when_their_leader_is_stopped_within_a_message(
+    hosts: Hosts,
+) -> None:
     leader, rank = start(hosts, "01", "stop", STOP="1", **given(hosts, "alpha"))
     assert re.search(r"no sign of life for 10 s", ended(rank, SECONDS))
     assert (hosts.folder / "outlived").exists()  # the wait before, in which the leader gave signs

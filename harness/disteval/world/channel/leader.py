@@ -6,7 +6,6 @@ import fcntl
 import hmac
 import logging
 import os
-import pickle
 import resource
 import secrets
 import selectors
@@ -22,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from disteval.errors import WorldError, describe_error
+from disteval.errors import WorldError
 from disteval.world.channel.link import (
     NONCE_BYTES,
     Address,
@@ -33,8 +32,6 @@ from disteval.world.channel.link import (
     unix_address,
 )
 from disteval.world.channel.messages import (
-    HEAD,
-    MAX_MESSAGE_BYTES,
     Alive,
     Dismissal,
     Examine,
@@ -44,6 +41,7 @@ from disteval.world.channel.messages import (
     Note,
     Progress,
     encode,
+    take_messages,
     unpacked,
 )
 from disteval.world.control_directory import opened
@@ -158,27 +156,9 @@ class Mailbox:
             pass
         except OSError as error:
             ended = error
-        found = self._messages()
+        found = take_messages(self._incoming)
         if ended is not None and not found:
             raise self._broken or ended  # else it is found again when the messages were taken
-        return found
-
-    def _messages(self) -> list[Any]:
-        found: list[Any] = []
-        while len(self._incoming) >= HEAD.size:
-            (size,) = HEAD.unpack_from(self._incoming)
-            if not 0 <= size <= MAX_MESSAGE_BYTES:
-                raise ConnectionError(f"it sent a message of {size} bytes")
-            end = HEAD.size + size
-            if len(self._incoming) < end:
-                break
-            with memoryview(self._incoming) as data, data[HEAD.size : end] as body:
-                try:
-                    found.append(pickle.loads(body))
-                except Exception as error:  # of a rank with another release
-                    what = f"it sent bytes that are no message ({describe_error(error)})"
-                    raise ConnectionError(what) from error
-            del self._incoming[:end]
         return found
 
 

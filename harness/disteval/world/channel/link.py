@@ -28,7 +28,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
@@ -44,6 +44,7 @@ from disteval.world.channel.messages import (
     Examine,
     Examined,
     Hello,
+    take_messages,
 )
 from disteval.world.control_directory import opened
 
@@ -56,7 +57,7 @@ _ANSWER_SECONDS = 60.0  # in which a leader must answer; it may be busy
 _CONNECT_SECONDS = 10.0  # in which a host must answer, or is tried again
 _SILENT_SECONDS = 30  # after which a host that does not even answer TCP is out of reach
 _BUSY_SECONDS = 600  # for which a leader may not read a message that fills TCP's buffers
-_SMALL_BYTES = 1 << 16
+_SMALL_BYTES, _READ_BYTES = 1 << 16, 1 << 20
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 _ADDRESS, _SOCKET = "address", "leader"
 _LOOK_SECONDS = 1.0
@@ -347,12 +348,9 @@ class Link:
         try:
             if not self._connection.poll(timeout if timeout is None else max(timeout, 0)):
                 return None
-            return self._receive()
+            return pickle.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
         except (EOFError, OSError):
             return Dismissal(1)
-
-    def _receive(self) -> Any:
-        return pickle.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
 
     def lose(self, error: Exception) -> None:
         """Take notice that a reply can't be sent; the next message is a dismissal then."""
@@ -402,9 +400,7 @@ class WatchedLink(Link):
     def _watch(self) -> None:
         """Receive messages in a thread of its own, to notice at once that the leader is gone."""
         try:
-            while True:
-                self._wait()
-                message = self._receive()
+            for message in self._incoming():
                 if isinstance(message, Examine):
                     self.send(self._answer(message))
                 elif not isinstance(message, Alive):
@@ -417,8 +413,19 @@ class WatchedLink(Link):
                 self.lose(error, f"a rank on {here} can't reach its leader any more ({reason})")
             self._end()
 
+    def _incoming(self) -> Iterator[Any]:
+        """Return messages as they arrive; a leader may be stopped in the middle of one, too."""
+        incoming = bytearray()
+        while True:
+            self._wait()
+            part = os.read(self._connection.fileno(), _READ_BYTES)
+            if not part:
+                raise EOFError
+            incoming += part
+            yield from take_messages(incoming)
+
     def _wait(self) -> None:
-        """Wait for a message; end the process if the leader is stopped for too long."""
+        """Wait for bytes; end the process if the leader is stopped for too long."""
         looks = 0
         while self._most_looks < math.inf and not self._connection.poll(_LOOK_SECONDS):
             is_silent = not self._pid or process_state(self._pid) == "T"

@@ -365,3 +365,27 @@ def encode(message: Any) -> list[bytes]:
     data = pickle.dumps(message, protocol=5)
     head = HEAD.pack(len(data))
     return [head + data] if len(data) < _SMALL_BYTES else [head, data]
+
+
+def take_messages(incoming: bytearray) -> list[Any]:
+    """Take the messages that have arrived as a whole out of the bytes that have arrived.
+
+    Raises:
+        ConnectionError: They are something else than messages.
+    """
+    found: list[Any] = []
+    while len(incoming) >= HEAD.size:
+        (size,) = HEAD.unpack_from(incoming)
+        if not 0 <= size <= MAX_MESSAGE_BYTES:
+            raise ConnectionError(f"it sent a message of {size} bytes")
+        end = HEAD.size + size
+        if len(incoming) < end:
+            break
+        with memoryview(incoming) as data, data[HEAD.size : end] as body:
+            try:
+                found.append(pickle.loads(body))
+            except Exception as error:  # of a process with another release
+                what = f"it sent bytes that are no message ({describe_error(error)})"
+                raise ConnectionError(what) from error
+        del incoming[:end]
+    return found
