@@ -1,4 +1,7 @@
-"""Evaluate a model in JAX, whose function is compiled once because all batches have one shape.
+"""Evaluate a model in JAX that draws random numbers: the same for a sample in every batch.
+
+``jax.random.fold_in`` takes the number of the sample. ``jax.jit`` compiles once, because all
+batches have one shape.
 
 python examples/jax_model.py, or disteval eval jax_model:task --backend jax --world-size 3
 """
@@ -10,14 +13,20 @@ from disteval.metrics import Accuracy
 
 
 def task() -> Task:
-    """Return the task: a linear model that was not trained, over 10,000 pictures."""
+    """Return the task: a linear model that was not trained, with dropout, over 1,000 pictures."""
     weights = jax.random.normal(jax.random.key(0), (3 * 32 * 32, 10))
 
-    @jax.jit
-    def predict(images: jax.Array) -> jax.Array:
-        return images.reshape(len(images), -1) / 255 @ weights
+    def scores(number: jax.Array, image: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.key(1), number)
+        kept = jax.random.bernoulli(key, 0.9, (3 * 32 * 32,))
+        return (image.ravel() / 255 * kept) @ weights
 
-    return Task(samples=load_embedded(), predict=predict, metrics={"accuracy": Accuracy()})
+    @jax.jit
+    def predict(images: jax.Array, ids: jax.Array) -> jax.Array:
+        return jax.vmap(scores)(ids, images)
+
+    metrics = {"accuracy": Accuracy()}
+    return Task(samples=load_embedded(), predict=predict, metrics=metrics, limit=1000)
 
 
 if __name__ == "__main__":
