@@ -34,7 +34,7 @@ BOTH = [(0, 1)] * 30 + [(1, 0)] * 12 + [(1, 1)] * 110 + [(0, 0)] * 68
 def records(rows: Sequence[dict[str, Any]], **more: Any) -> Any:
     """Return the records of a run, each with the id and score given, and texts where given."""
     columns = {
-        "id": [row["id"] for row in rows],
+        "id": table.keyed(pl.Series([row["id"] for row in rows], dtype=pl.String)),
         "score": pl.Series([row["score"] for row in rows], dtype=pl.Float64),
         "fate": ["unscored" if row["score"] is None else "scored" for row in rows],
         **{name: pl.Series([row.get(name) for row in rows], dtype=pl.String) for name in TEXTS},
@@ -136,6 +136,13 @@ def test_what_can_not_be_paired_is_refused(tmp_path: Path) -> None:
         runs = [[{"id": id_, "score": 1} for id_ in ids] for ids in (a, b)]
         done = invoke("compare", *files(tmp_path, *runs))
         assert (done.exit_code, [each in done.stderr for each in said]) == (2, [True] * len(said))
+
+
+def test_numbers_of_one_run_are_paired_with_the_texts_of_another() -> None:
+    a, b = ([{"id": id_, "score": i} for i, id_ in enumerate(ids)]
+            for ids in (("-2", "3", "-10"), ("-2", "3", "-10", "x")))  # fmt: skip
+    [found] = comparing.compare([("a", records(a)), ("b", records(b))])
+    assert (found.outcomes[0].ties, found.only) == (3, ([], ["x"]))
 
 
 def test_what_else_differs_is_said() -> None:

@@ -79,7 +79,8 @@ def compare_command(
     if len(runs) < 2:
         raise UsageError("there is nothing to compare; give two or more files or folders")
     names = [str(path) for path in runs]
-    chosen = Choice(id_field, score, task, group, cluster)
+    has_answers = same or html_path is not None
+    chosen = Choice(id_field, score, task, group, cluster, answers=has_answers)
     found = compare(
         [(str(path), read([path], chosen)) for path in runs],
         by_group=group is not None,

@@ -20,7 +20,7 @@ from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.metrics import Bootstrap, SampleRows, SummableMetric
 from disteval.metrics.arrays import Array, Floats, Numbers
-from disteval.records.table import TEXTS, Records, alike, in_order, some
+from disteval.records.table import TEXTS, Records, in_order, some
 
 if TYPE_CHECKING:
     import polars as pl
@@ -282,15 +282,15 @@ def _paired(
     """
     import polars as pl
 
-    ids = alike(a["id"], b["id"])
-    a, b = a.with_columns(ids[0]), b.with_columns(ids[1])
+    if a.schema["id"] != b.schema["id"]:  # texts have another order than numbers
+        a, b = (in_order(each.with_columns(pl.col("id").cast(pl.String))) for each in (a, b))
     columns = ["id", "score", "fate", "weight", *TEXTS]
     used = [each for each in columns if a[each].count() or b[each].count()]
     nothing = {f"{each}{run}": pl.lit(None, a.schema[each])
                for each in columns if each not in used for run in ("", "_b")}  # fmt: skip
     a, b = a.select(used), b.select(used)
     only: list[list[int | str]] = [[], []]
-    if not ids[0].equals(ids[1]):
+    if not a["id"].equals(b["id"]):
         only = [list(one.join(other, on="id", how="anti", maintain_order="left")["id"])
                 for one, other in ((a, b), (b, a))]  # fmt: skip
         a, b = (one.join(other.select("id"), on="id", how="semi", maintain_order="left")
@@ -343,9 +343,11 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     """Yield what each policy makes of some pairs; where scores are below 0, 0 is not the worst."""
     columns = ["score", "score_b"]
+    is_of_answers = answers and frame["answer"].count() and frame["answer_b"].count()
+    frame = frame.select(*columns, "cluster")
     scored = frame.drop_nulls(columns)
     if group is None and scored.is_empty():
-        if answers and frame["answer"].count() and frame["answer_b"].count():
+        if is_of_answers:
             return
         raise UsageError(
             f"not one of {len(frame)} pairs has two scores; name the field or the metric by "

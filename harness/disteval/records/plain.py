@@ -31,6 +31,7 @@ _TYPES: dict[str, dict[Any, Any]] = {
 """What Polars reads values of JSON as, without making one type of another."""
 
 _CHUNK = 100_000  # records that are held as Python's objects
+_PIECE = 1 << 25  # bytes of JSON lines that are read at once
 _SNIFFED = 100  # records whose fields are those of the file
 
 Fields = Mapping[str, str]
@@ -117,7 +118,7 @@ def _fields(
         return found
     for name, usual in _USUAL.items():
         there = [each for each in usual if each in names and each not in found.values()]
-        if there:
+        if there and (choice.answers or name != "answer"):
             found[name] = there[0]
     return found
 
@@ -206,21 +207,29 @@ def _at_once(
     names = {name for record in firsts for name in record}
     if len(schema) < len(fields) or not names >= set(schema):
         return None
-    try:
-        lines = _plain_lines(path, schema, fields["id"])
-        frame = pl.scan_ndjson(path, schema=schema).collect()
-    except PolarsError:  # the other way names the line, or can read it
-        return None
-    frame = frame.select(pl.col(field).alias(name) for name, field in fields.items())
-    if frame["id"].null_count() or frame.height != lines:
-        return None
+    id_field = fields["id"]
+    odd = pl.any_horizontal(_odd(schema, id_field)).any()
+    frames = []
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE) + file.readline():
+            try:
+                lines = pl.read_csv(piece, has_header=False, separator="\x1f", quote_char=None,
+                                    infer_schema=False, new_columns=["line"])  # fmt: skip
+                frame = pl.read_ndjson(piece, schema=schema)
+            except PolarsError:  # the other way names the line, or can read it
+                return None
+            is_whole = frame.height == lines.height and not frame[id_field].null_count()
+            if not is_whole or lines.select(odd).item():
+                return None
+            frames.append(frame.select(pl.col(field).alias(name) for name, field in fields.items()))
+    frame = pl.concat(frames, rechunk=False)
     if "score" in fields:
         frame = frame.with_columns(pl.col("score").cast(pl.Float64))
     return frame.with_row_index("line", 1)
 
 
-def _plain_lines(path: Path, schema: Mapping[str, Any], id_field: str) -> int:
-    """Return the number of lines; -1 if Polars may read one of them in another way than Python.
+def _odd(schema: Mapping[str, Any], id_field: str) -> list[pl.Expr]:
+    """Return what is true of lines that Polars may read in another way than Python.
 
     Of a field that is there twice Polars takes the first value, and it makes a text of any id.
     """
@@ -231,13 +240,7 @@ def _plain_lines(path: Path, schema: Mapping[str, Any], id_field: str) -> int:
         odd.append(line.str.count_matches(name) > 1)
         if field == id_field and kind == pl.String:
             odd.append(line.str.contains(name + r'\s*[^"\s]'))
-    lines = pl.scan_csv(
-        path, has_header=False, separator="\x1f", quote_char=None, infer_schema=False,
-        new_columns=["line"],
-    )  # fmt: skip
-    found = lines.select(pl.len(), odd=pl.any_horizontal(odd).any()).collect(engine="streaming")
-    count, has_odd = found.row(0)
-    return -1 if has_odd else int(count)
+    return odd
 
 
 def _line_by_line(path: Path, fields: Fields) -> pl.DataFrame:

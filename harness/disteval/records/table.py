@@ -68,6 +68,7 @@ class Choice:
         task: The task.
         group: The field by which scores are grouped, such as a language.
         cluster: The field of what several samples have in common, such as a document.
+        answers: Whether answers of plain records are held, which may take half of the memory.
     """
 
     id: str | None = None
@@ -75,6 +76,7 @@ class Choice:
     task: str | None = None
     group: str | None = None
     cluster: str | None = None
+    answers: bool = True
 
 
 @dataclass(frozen=True)
@@ -355,15 +357,6 @@ def keyed(ids: pl.Series) -> pl.Series:
     if numbers.null_count() or not (numbers.cast(texts.dtype) == texts).all():
         return texts.cast(pl.String)
     return numbers
-
-
-def alike(first: pl.Series, second: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Return two lists of ids as texts, unless both are numbers or both are texts."""
-    import polars as pl
-
-    if first.dtype != second.dtype:
-        first, second = first.cast(pl.String), second.cast(pl.String)
-    return first, second
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from disteval.errors import DataError, UsageError
 from disteval.files import file_digest
 from disteval.judging.report import Verdict
 from disteval.records.plain import ids_of
-from disteval.records.table import FATES, HARNESSES, NAMED, Records, alike, in_order, keyed, some
+from disteval.records.table import FATES, HARNESSES, NAMED, Records, in_order, keyed, some
 
 _SHARD = re.compile(r"(\d+)-of-(\d+)")
 _ROUNDING = 1e-9  # of sums in another order, relative to a figure that is written in full
@@ -236,7 +236,8 @@ def _about_ids(ids: pl.Series, expected: Expected) -> list[Fact]:
     """Name the samples that are missing or not in the data."""
     size, wanted = expected.size, expected.ids
     if wanted is not None:
-        wanted, ids = alike(wanted, ids)
+        if wanted.dtype != ids.dtype:
+            wanted, ids = wanted.cast(pl.String), ids.cast(pl.String)
         more = _without(ids, wanted)
     elif ids.dtype == pl.Int64:
         first = int(len(ids) > 0 and ids[0] > 0 and ids[-1] == size)  # some count from 1
