@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 from disteval import BaseDistBackend, default_backend, registry, traces
+from disteval.conformance.rules import callers
 from disteval.traces.recorder import Recorder
 from disteval.world import processes
 from disteval.world.channel import messages
+
+
+def fork_a_child(backend: BaseDistBackend, seconds: float) -> str:
+    """Return what was wrong with a forked child that gathers, as rule 5.6 finds it."""
+    return callers.fork_a_child(backend, seconds)
 
 
 def fill_disk_of_trace() -> None:

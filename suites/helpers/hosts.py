@@ -62,6 +62,27 @@ asked.connect({path!r})
 socket.send_fds(asked, [json.dumps(words).encode()], [0, 1, 2])
 sys.exit(int(asked.recv(99) or b"255"))
 """
+# A cable that brings each packet late, or not at all: not every kernel has netem.
+_CABLE = """
+import contextlib, ctypes, fcntl, heapq, os, random, select, struct, sys, time
+name, *hosts, delay, loss = sys.argv[1:]
+ends, on_the_way, draw = [], [], random.Random(1)
+for host in hosts:
+    with open(f"/proc/{host}/ns/net") as space:
+        assert ctypes.CDLL(None).setns(space.fileno(), 0) == 0
+    ends.append(os.open("/dev/net/tun", os.O_RDWR))
+    fcntl.ioctl(ends[-1], 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
+print("ready", flush=True)
+while True:
+    left = max(0, on_the_way[0][0] - time.monotonic()) if on_the_way else None
+    for end in select.select([0, *ends], [], [], left)[0]:
+        packet = os.read(end, 1 << 16) if end else sys.exit()
+        if draw.random() >= float(loss):
+            heapq.heappush(on_the_way, (time.monotonic() + float(delay), sum(ends) - end, packet))
+    while on_the_way and on_the_way[0][0] <= time.monotonic():
+        with contextlib.suppress(OSError):  # that end is down
+            os.write(*heapq.heappop(on_the_way)[1:])
+"""
 
 
 class Hosts:
@@ -69,9 +90,11 @@ class Hosts:
 
     Args:
         shared: A folder that both hosts see.
+        delay: Seconds that the cable takes to bring a packet.
+        loss: How much of all packets it loses, as a fraction.
     """
 
-    def __init__(self, shared: Path) -> None:
+    def __init__(self, shared: Path, delay: float = 0.0, loss: float = 0.0) -> None:
         _skip_without_namespaces()
         self._started: list[subprocess.Popen[str]] = []
         self._inside: list[int] = []
@@ -85,8 +108,13 @@ class Hosts:
                 words = ["sh", "-c", _SET_UP, "sh", name, *ADDRESSES, *kept]
                 holder = self._start([*self._enter, *_HOST, *words])
                 self._inside.append(processes_below(holder.pid)[0])
-            peer = ["type", "veth", "peer", "name", INTERFACE, "netns", str(self._inside[1])]
-            self._ip(0, "link", "add", INTERFACE, *peer)
+            one, other = map(str, self._inside)
+            if delay or loss:
+                words = [INTERFACE, one, other, str(delay), str(loss)]
+                self._start([*self._enter, sys.executable, "-ISc", _CABLE, *words])
+            else:
+                peer = ["type", "veth", "peer", "name", INTERFACE, "netns", other]
+                self._ip(0, "link", "add", INTERFACE, *peer)
             for host in range(2):
                 self._ip(host, "address", "add", f"{ADDRESSES[host]}/24", "dev", INTERFACE)
                 self.set_link(host, "up")

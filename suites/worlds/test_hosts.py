@@ -90,12 +90,13 @@ def cut(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts that are far from each other: packets come late, and some do not come."""
     folder = tmp_path_factory.mktemp("hosts")
     (folder / "key").touch(0o600)
     (folder / "key").write_text("0123456789abcdef" * 4)
     (folder / "other").touch(0o600)
     (folder / "other").write_text("another key of the same length ." * 2)
-    with Hosts(folder) as two:
+    with Hosts(folder, delay=0.02, loss=0.02) as two:
         two.folder = folder
         yield two
 
