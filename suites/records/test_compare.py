@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from math import erfc, sqrt
+from math import comb, erfc, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,16 @@ def test_the_example_of_pull_request_3868_is_computed_again() -> None:
     assert comparing.measure(before, after).p == pytest.approx(2 * (1 + 8) / 2**8)
 
 
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 9))
+@settings(max_examples=8, deadline=None)
+def test_mc_nemar_is_the_binomial_of_wins_and_losses(wins: int, losses: int, ties: int) -> None:
+    first = np.repeat([0.0, 1.0, 1.0], [wins, losses, ties])
+    second = np.repeat([1.0, 0.0, 1.0], [wins, losses, ties])
+    n = wins + losses
+    closed = 2 * sum(comb(n, k) for k in range(min(wins, losses) + 1)) / 2**n
+    assert comparing.measure(first, second).p == pytest.approx(min(1.0, closed))
+
+
 def test_a_clustered_standard_error_sums_within_clusters() -> None:
     differences = np.array([1.0, 1.0, 0.0, -1.0])
     assert comparing.measure(np.zeros(4), differences).error == pytest.approx(0.9574271 / 2)
@@ -78,13 +88,29 @@ def test_a_clustered_standard_error_sums_within_clusters() -> None:
     assert both.detectable == pytest.approx((1.95996 + 0.84162) * 0.75, rel=1e-5)
 
 
-def test_the_interval_is_that_of_the_metric() -> None:
+def test_copies_of_samples_in_clusters_show_nothing_more() -> None:
+    rng = np.random.default_rng(1)
+    first, second = rng.integers(0, 2, (2, 40)).astype(float)
+    second[:8] = 1.0
+    once = comparing.measure(first, second, np.arange(40))
+    copies = [np.repeat(each, 9) for each in (first, second, np.arange(40))]
+    clustered, blind = comparing.measure(*copies), comparing.measure(*copies[:2])
+    for name in ("p", "error", "low", "high", "difference"):
+        assert getattr(clustered, name) == pytest.approx(getattr(once, name), abs=1e-9)
+    assert blind.p < clustered.p / 2
+    assert blind.high - blind.low < (clustered.high - clustered.low) / 2
+
+
+def test_the_interval_is_that_of_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     difference = np.random.default_rng(2).normal(0.1, 1, 300)
     metric = Bootstrap(Mean(dist_backend="non_dist"))
     metric.add(difference, ids=np.arange(300))
     found = comparing.measure(np.zeros(300), difference)
     expected = metric.compute()["mean"]
     assert (found.low, found.high) == pytest.approx((expected["low"], expected["high"]), abs=1e-8)
+    monkeypatch.setattr(comparing, "MOST_RESAMPLED", 299)
+    large = comparing.measure(np.zeros(300), difference)
+    assert large.high - large.difference == pytest.approx(1.95996 * large.error, rel=1e-5)
 
 
 def test_wilcoxon_is_exact_for_few_ties_are_blind_to_rounding_and_holm_steps_down() -> None:
@@ -184,6 +210,9 @@ def test_runs_that_must_be_the_same(tmp_path: Path) -> None:
     for second, said in ((other, "1 of 30 pairs differ: 1 of content"), (run[1:], "1 ids are in")):
         done = invoke("compare", *files(tmp_path, run, second), "--same")
         assert (done.exit_code, said in done.stdout) == (1, True), done
+    for models, is_same in (("mm", True), ("mn", False)):
+        runs = [("", records([{"id": "1", "score": 1}], settings={"model": m})) for m in models]
+        assert comparing.compare(runs)[0].same_model == is_same
     without = [[row | {"score": None} for row in one] for one in (run, other)]
     for words, status in ((["--same"], 1), ([], 2)):  # answers alone
         assert invoke("compare", *files(tmp_path, *without), *words).exit_code == status
