@@ -17,7 +17,7 @@ LAUNCHERS = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horo
 """The backend that is used with each launcher."""
 
 _OURS = ("disteval", "pytest", "nox", "pip", "python")
-_OTHERS = ("asv", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun")
+_OTHERS = ("asv", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun", "ssh-keygen")
 """Commands of other projects, whose options are not checked."""
 
 _SPAN = re.compile(r"`(disteval [a-z][^`]*)`")
