@@ -36,7 +36,6 @@ one step of bfloat16."""
 POLICIES = ("left out", "as 0")
 """What becomes of pairs of which a record has no score."""
 
-_MODEL = ("model", "model_name")  # the settings that name it
 _GRID = 2**31  # steps between the smallest and the largest difference
 
 
@@ -242,10 +241,7 @@ def pair(
         grouped = frame.with_columns(pl.col("group").fill_null(""))
         groups = grouped.partition_by("group", as_dict=True)
         parts += [(str(key), groups[key,]) for (key,) in sorted(groups)]
-    models = [
-        next((each.settings[name] for name in _MODEL if name in each.settings), "")
-        for each in (one, other)
-    ]
+    model = one.settings.get("model")
     return Comparison(
         names=(name, other_name),
         frame=frame,
@@ -253,7 +249,7 @@ def pair(
         outcomes=[
             each for key, pairs in parts for each in _outcomes(key, pairs, by_cluster, answers)
         ],
-        same_model=bool(models[0]) and models[0] == models[1],
+        same_model=bool(model) and model == other.settings.get("model"),
         notes=[*_notes(first, second, frame, only)],
     )
 
@@ -316,7 +312,7 @@ def _notes(
         yield from (f"{whose}: {each}" for each in (*records.problems, *records.notes))
     settings = {"harness": (one.harness, other.harness), "task": (one.task, other.task)}
     settings |= {"score": (one.metric, other.metric)}
-    for key in sorted({*one.settings, *other.settings} - {*_MODEL}):
+    for key in sorted({*one.settings, *other.settings} - {"model"}):
         settings[key] = (one.settings.get(key, ""), other.settings.get(key, ""))
     for key, (value, its) in settings.items():
         if value != its:

@@ -30,7 +30,7 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
             score = None
             if choice.score is not None:
                 score = _score(folder, an_id, output, choice.score)
-            rows.append((str(an_id), score, _text(output), number, line))
+            rows.append((str(an_id), score, text_of(output), number, line))
     schema = {"id": pl.String, "score": pl.Float64, "answer": pl.String, "file": pl.UInt32,
               "line": pl.UInt32}  # fmt: skip
     return Records(
@@ -49,15 +49,3 @@ def _score(folder: Path, an_id: int, output: Any, field: str) -> float | None:
         f"{folder}: the output of sample {an_id} has no number under {field!r}; give the field of "
         f"a number by --score, or none if only the samples are to be verified"
     )
-
-
-def _text(output: Any) -> str | None:
-    if isinstance(output, dict):
-        return text_of({name: _plain(value) for name, value in output.items()})
-    return text_of(_plain(output))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value

@@ -344,8 +344,12 @@ def labels(choice: Choice, *records: Mapping[str, Any] | None) -> dict[str, str 
 
 
 def text_of(value: Any) -> str | None:
-    """Return a text as it is, and any other value as JSON; None stays None."""
-    return value if value is None or isinstance(value, str) else json.dumps(value, default=repr)
+    """Return a text as it is, and any other value, arrays as well, as JSON; None stays None."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(
+        value, default=lambda each: each.tolist() if hasattr(each, "tolist") else repr(each)
+    )
 
 
 def keyed(ids: pl.Series) -> pl.Series:
