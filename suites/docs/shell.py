@@ -17,7 +17,9 @@ LAUNCHERS = {"mpirun": "mpi4py", "torchrun": "torch_cpu", "horovodrun": "tf_horo
 """The backend that is used with each launcher."""
 
 _OURS = ("disteval", "pytest", "nox", "pip", "python")
-_OTHERS = ("asv", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun", "ssh-keygen")
+_OTHERS = (
+    "asv", "echo", "git", "jq", "pre-commit", "ray", "salloc", "source", "srun", "ssh-keygen",
+)  # fmt: skip
 """Commands of other projects, whose options are not checked."""
 
 _SPAN = re.compile(r"`(disteval [a-z][^`]*)`")
