@@ -214,8 +214,8 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
         unknown = [*incomparable(work.evaluated | work.held), *[OUTPUTS] * (not is_known)]
         if unknown:
             _log.warning(
-                "%d samples are those of an earlier run, and these can't be compared with what "
-                "they were then: %s", stored, ", ".join(unknown),
+                "%d samples are those of an earlier run; whether this has changed since can't be "
+                "found out: %s", stored, ", ".join(unknown),
             )  # fmt: skip
     return Evaluation(
         metrics=outcome.metrics,
