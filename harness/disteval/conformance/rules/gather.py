@@ -41,7 +41,7 @@ def check_all_gather(bench: Bench) -> None:
         return
     if not bench.session.can_start:
         why_not = "this job can't start other ranks"
-    elif bench.cls.launcher == "ray":
+    elif (bench.session.launcher or bench.cls.launcher) == "ray":
         why_not = "on Ray each rank takes seconds to start"
     else:
         why_not = _check_many(bench)
