@@ -162,7 +162,7 @@ def hang(_: Any) -> None:
     for name in ("first", "second"):
         with traces.span("data", name):
             pass
-    threading.TraceEvent().wait(60)
+    threading.Event().wait(60)
 
 
 def test_a_rank_that_hangs_leaves_what_it_has_recorded(tmp_path: Path) -> None:

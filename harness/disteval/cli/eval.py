@@ -205,10 +205,9 @@ def eval_command(
 ) -> None:
     r"""Evaluate a task on several ranks, and count every sample once.
 
-    MODULE:TASK is a function that returns a disteval.Task, such as my_task:task for task() in
-    my_task.py; every rank calls it, with the WORDS after -- as its parameter arguments. Without it,
-    ResNet-18 is evaluated on CIFAR-10. Ranks are started, or joined under mpirun. The exit status
-    is 0, 1 after a failure, 2 after wrong usage.
+    MODULE:TASK is a function that returns a disteval.Task, as task() in my_task.py; every rank
+    calls it, with WORDS as its arguments. Without it, ResNet-18 is evaluated on CIFAR-10. Ranks are
+    started, or joined under mpirun. The exit status is 0, 1 after a failure, 2 after wrong usage.
 
     \b
     disteval eval my_task:task --world-size 3 --json report.json --html report.html
