@@ -132,24 +132,21 @@ def _run(command: list[str], folder: Path, seconds: float, **variables: str) -> 
     """Run a command with this environment's programs, and end all of it after some time."""
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     variables |= {"PATH": programs, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=os.environ | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        output += f"\nit was ended after {seconds:g} s"
-    return process.returncode, output
+    # A file, for a pipe stays open as long as any process that torchrun has started.
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=os.environ | variables, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.wait(seconds)
+            ended = ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            ended = f"\nit was ended after {seconds:g} s"
+        output.seek(0)
+        return process.returncode, output.read() + ended
 
 
 if __name__ == "__main__":
