@@ -95,11 +95,11 @@ def test_the_report_tells_of_a_rank_on_another_node(nodes: RayNodes, how: str) -
         with pytest.raises(WorldError) as caught:
             world.run(misbehave, *[(culprit, how)] * 2, timeout=SHORT)
     report = str(caught.value)
-    assert f"line of rank {culprit}" in report and f"rank {1 - culprit}: " in report
-    assert "gather_object #1" in report
-    if how == "SIGKILL":
+    assert f"rank {1 - culprit}: " in report and "gather_object #1" in report
+    if how == "SIGKILL":  # it was alone on its node, whose files may be gone by now
         assert caught.value.lost[0] == culprit
     else:
+        assert f"line of rank {culprit}" in report
         assert ("SIGSTOP" if how == "SIGSTOP" else "in misbehave") in report
     assert left_over([pid for _, pid in told]) == []
     assert directories() == []
