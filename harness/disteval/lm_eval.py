@@ -62,8 +62,8 @@ _LAUNCHED = (
 _VOLATILE = {"date", "start_time", "end_time", "total_evaluation_time_seconds", "pretty_env_info"}
 """What differs in the results of two processes that have evaluated the same answers."""
 
-_building = threading.Lock()
-"""lm-eval seeds the generators of the process, which ranks that are threads share."""
+_generators = threading.Lock()
+"""Held while somebody seeds and uses the process's generators, which ranks as threads share."""
 
 
 def task(arguments: list[str], backend: BaseDistBackend) -> Task:
@@ -80,7 +80,7 @@ def task(arguments: list[str], backend: BaseDistBackend) -> Task:
     """
     with needs("disteval.lm_eval", "lm_eval"):
         import lm_eval
-    with _building:
+    with _generators:
         run = Run(*_parsed(arguments))
         lm = run.model(backend)
         requests = run.requests(lm)
@@ -121,7 +121,7 @@ class Model:
             rows = [row for row, each in enumerate(batch) if each["type"] == kind]
             ask = getattr(self._lm, kind)
             quiet = {"disable_tqdm": True} if "disable_tqdm" in signature(ask).parameters else {}
-            with drawn(kept=True):
+            with _generators, drawn(kept=True):
                 seed_all(ids, self._seed)
                 found = ask([self._requests[ids[row]] for row in rows], **quiet)
             count = sum(each is not None for each in found)
@@ -251,13 +251,13 @@ class Run:
             DataError: A task asks something else than before.
             UsageError: The records can't be written.
         """
-        left = iter(zip(requests, answers, strict=True))
+        left = iter(zip(map(_sample, requests), answers, strict=True))
 
         def replay(_: str, asked: Sequence[Any]) -> list[Any]:
             found = []
             for again in map(_sample, asked):
-                request, answer = next(left, (None, None))
-                if request is None or again != _sample(request):
+                before, answer = next(left, (None, None))
+                if again != before:
                     raise DataError(
                         f"there is no answer to {_name(again)}, which lm-eval did not ask when the "
                         f"evaluation began; seed what its task draws"
@@ -265,7 +265,7 @@ class Run:
                 found.append(answer)
             return found
 
-        with _building, _changed(DISABLE_MULTIPROC="1"):  # a fork would have our connections
+        with _generators, _changed(DISABLE_MULTIPROC="1"):  # a fork would have our connections
             found = self._evaluate(_standing_in(lm, replay))
         samples, name = found.pop("samples", None), self.cfg.model
         found["date"] = self._began
@@ -363,7 +363,8 @@ def _parsed(arguments: Sequence[str]) -> tuple[Any, dict[str, int | None]]:
                 f"be checked, uploaded and logged when they are written; leave it out"
             )
     for name, value in options.items():
-        check_count(f"--{name}", 1 if value is None else value)
+        if value is not None:
+            check_count(f"--{name}", value)
     if cfg.output_path:
         cfg.output_path = str(Path(cfg.output_path).absolute())
         check_output_folder("--output_path", Path(cfg.output_path).parent)
@@ -482,7 +483,7 @@ def _as_usage(what: str) -> Iterator[None]:
 
 @contextmanager
 def _changed(**variables: str | None) -> Iterator[None]:
-    """Set variables of the environment meanwhile, or remove those that are None."""
+    """Set variables of the environment inside the block; one whose value is None is removed."""
 
     def put(values: Mapping[str, str | None]) -> None:
         for name, value in values.items():
