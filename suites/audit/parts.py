@@ -14,6 +14,14 @@ from disteval.world import World
 Loop = Callable[[Case], Any]
 Samples = list[dict[str, Any]]
 
+LIBRARIES = {
+    "torch_loops": "torch_cpu",
+    "mpi_loops": "mpi4py",
+    "jax_loops": "jax",
+    "keras_loops": "tf_collective",
+}
+"""The backend of each module of loops."""
+
 WRONG: dict[str, tuple[Loop, str, str]] = {}
 """Each loop by its name, with the kind and the case of its first finding."""
 

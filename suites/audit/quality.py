@@ -12,20 +12,19 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
 from disteval.audit import Audit
+from disteval.errors import LibraryMissingError
+from disteval.registry import get_backend_class
 
 from suites.audit import wrong  # noqa: F401  whose loops are in the table
-from suites.audit.parts import WRONG
+from suites.audit.parts import LIBRARIES, WRONG
 from suites.audit.right import RIGHT
-
-LIBRARIES = {"torch_loops": ("torch", "torch_cpu"), "mpi_loops": ("mpi4py", "mpi4py")}
-"""What each module of loops imports, and its backend."""
 
 COLUMNS = (
     "mistake", "convicted", "first finding is it", "others of another kind",
@@ -56,8 +55,9 @@ def loops() -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
         yield name, loop, kind, threads | {"tokens": "tokens" in case}
     for loop in RIGHT:
         yield loop.__name__, loop, "", threads
-    for module, (library, backend) in LIBRARIES.items():
-        if find_spec(library):
+    for module, backend in LIBRARIES.items():
+        with suppress(LibraryMissingError):
+            get_backend_class(backend)
             found = import_module(f"suites.audit.{module}")
             for name, (kind, case) in found.WRONG.items():
                 how = {"backend": backend, "tokens": "tokens" in case}

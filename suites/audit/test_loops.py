@@ -8,18 +8,10 @@ import pytest
 from disteval.audit import Audit
 
 from suites.audit import wrong  # noqa: F401  whose loops are in the table
-from suites.audit.parts import WRONG, JoinedOnce
+from suites.audit.parts import LIBRARIES, WRONG, JoinedOnce
 from suites.audit.right import RIGHT, Loop
 from suites.helpers.audits import audited, first_finding
 from suites.helpers.needs import needs
-
-LIBRARIES = {
-    "torch_loops": "torch_cpu",
-    "mpi_loops": "mpi4py",
-    "jax_loops": "jax",
-    "keras_loops": "tf_collective",
-}
-"""The backend of each module of loops."""
 
 SOME = ("N=1,B=1,W=2", "N=5,B=2,W=2,shuffle", "N=9,B=4,W=2,ids", "N=23,B=3,W=2")
 ALONE = ("hangs", "crashes", "differs from call to call")
