@@ -52,7 +52,7 @@ class ByLength:
 
     def __post_init__(self) -> None:
         check_flag("sort", self.sort)
-        if self.batches is not None and not (self.max_tokens is None and self.sort):
+        if self.batches is not None and (self.max_tokens is not None or not self.sort):
             raise UsageError("ByLength(batches=…) has its batches; leave max_tokens and sort out")
         if self.max_tokens is not None:
             check_count("max_tokens", self.max_tokens)

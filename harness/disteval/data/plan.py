@@ -157,18 +157,16 @@ class Plan:
         order = np.argsort(-lengths, kind="stable") if by.sort else np.arange(len(lengths))
         if by.batches is not None:
             self._step = 1
-            order = _in_batches(by.batches, self._batch_size, len(lengths))
-        ordered = lengths[order]
-        if by.batches is not None:
-            starts = np.cumsum([0, *map(len, by.batches)])[:-1]
-        elif by.max_tokens is None:
-            starts = np.arange(0, len(lengths), self._batch_size)
-        else:
+            order, starts = _in_batches(by.batches, self._batch_size, len(lengths))
+        elif by.max_tokens is not None:
             self._step = 1
             _check_budget(lengths, by.max_tokens, numbers)
-            starts = np.fromiter(_starts(ordered, self._batch_size, by.max_tokens), np.int64)
+            found = _starts(lengths[order], self._batch_size, by.max_tokens)
+            starts = np.fromiter(found, np.int64)
+        else:
+            starts = np.arange(0, len(lengths), self._batch_size)
         bounds = np.append(starts, len(lengths))
-        longest = np.maximum.reduceat(ordered, starts) if len(starts) else starts
+        longest = np.maximum.reduceat(lengths[order], starts) if len(starts) else starts
         self._order, self._bounds = order, bounds
         self._units = np.argsort(-np.diff(bounds) * longest, kind="stable")
 
@@ -218,8 +216,10 @@ def _check_budget(lengths: npt.NDArray[np.int64], max_tokens: int, numbers: Indi
         )
 
 
-def _in_batches(batches: Sequence[Sequence[int]], batch_size: int, size: int) -> Indices:
-    """Return the samples of batches that are made already, one batch after another."""
+def _in_batches(
+    batches: Sequence[Sequence[int]], batch_size: int, size: int
+) -> tuple[Indices, Indices]:
+    """Return the samples of batches that are made already, and at which place each batch starts."""
     order = np.array([number for batch in batches for number in batch], np.int64)
     longest = max(map(len, batches), default=0)
     if (
@@ -232,7 +232,7 @@ def _in_batches(batches: Sequence[Sequence[int]], batch_size: int, size: int) ->
             f"{longest}; they must have each of the {size} samples once, from 1 to "
             f"batch_size={batch_size} a batch. Leave limit out, and raise batch_size"
         )
-    return order
+    return order, np.cumsum([0, *map(len, batches)])[:-1]
 
 
 def _starts(ordered: npt.NDArray[np.int64], batch_size: int, max_tokens: int) -> Iterator[int]:

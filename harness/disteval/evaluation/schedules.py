@@ -168,14 +168,15 @@ class Fixed(Schedule):
             stored = [part._replace(states=b"", files=()) for part in self._ledger.stored]
             return self._ledger.run, tuple(stored), self._ledger.result, self._ledger.since
 
-        run_, self._stored, self._result, self._since = on_rank_0(backend, begin, "begin")
+        begun, self._stored, self._result, self._since = on_rank_0(backend, begin, "begin")
         failure: str | None = None
         try:
             if self._ledger is not None:
                 self._log = self._ledger.log
             else:
-                mine = ledger or (target and target.path)  # which may be mounted elsewhere here
-                self._log = LedgerLog(run_._replace(folder=mine), hidden=ledger is None)
+                # The same folder as on rank 0, which may be mounted elsewhere on this host.
+                folder = ledger or (target and target.path)
+                self._log = LedgerLog(begun._replace(folder=folder), hidden=ledger is None)
                 self._stack.callback(self._log.close)
                 self._log.check_place()
         except HarnessError as caught:
