@@ -320,6 +320,9 @@ def findings(session: nox.Session) -> None:
             replayed.setdefault(environment, []).append(one.slug)
     failed = []
     for environment, slugs in sorted(replayed.items()):
+        # nox has no public way to change a session's Python.
+        session.virtualenv.interpreter = environment.python or None
+        session.virtualenv._resolved = None
         session.virtualenv.create()  # without what the last one had
         try:
             _install(session, environment)
@@ -332,7 +335,7 @@ def findings(session: nox.Session) -> None:
 
 def _install(session: nox.Session, environment: Any) -> None:
     """Install what a finding is about."""
-    library, others, no_deps = environment
+    library, others, no_deps, _ = environment
     build = library.startswith("horovod==")
     wanted = [*others] if no_deps or build else [library, *others]
     session.install(".[conformance]", *wanted)

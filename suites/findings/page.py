@@ -27,11 +27,13 @@ class Environment(NamedTuple):
         library: The requirement that pins the library that the finding is about.
         others: More requirements.
         no_deps: Whether the library is installed without what it asks for.
+        python: The Python that it needs, where that of the others is too old: "3.12".
     """
 
     library: str
     others: tuple[str, ...] = ()
     no_deps: bool = False
+    python: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class Finding:
         library: The library with the release that the finding was seen in: "accelerate==1.15.0".
         others: What else pip installs.
         no_deps: Whether the library is installed without what it asks for.
+        python: The Python that it needs, where that of the others is too old: "3.12".
         kind: One of `KINDS`.
         upstream: The address of the thread about it; empty where we found none.
         right_in: Another release, in which the commands find nothing.
@@ -61,6 +64,7 @@ class Finding:
     kind: str
     others: tuple[str, ...] = ()
     no_deps: bool = False
+    python: str = ""
     upstream: str = ""
     right_in: str = ""
     convicts: tuple[str, ...] = ()
@@ -82,7 +86,7 @@ class Finding:
     @property
     def environments(self) -> tuple[Environment, ...]:
         """Where it is replayed: with the release that is wrong, and with the one that is right."""
-        wrong = Environment(self.library, self.others, self.no_deps)
+        wrong = Environment(self.library, self.others, self.no_deps, self.python)
         right = self.library.replace(f"=={self.release}", f"=={self.right_in}")
         return (wrong, wrong._replace(library=right)) if self.right_in else (wrong,)
 
