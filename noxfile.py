@@ -294,8 +294,8 @@ def sound(session: nox.Session) -> None:
     """
     pinned = "suites/audit/sound/requirements.txt"
     session.install(".[torch,conformance]", TORCH, "--requirement", pinned)
-    # It asks for torchvision, and needs it for images alone.
-    session.install("--no-deps", "litdata==0.2.76")
+    # They ask for torchvision, and need it for images alone.
+    session.install("--no-deps", "litdata==0.2.76", "timm==1.0.31")
     session.run("python", "-m", "suites.audit.sound", *session.posargs)
     if not session.posargs:
         # The functions to start from, of which `tests` has only the libraries that load quickly.
