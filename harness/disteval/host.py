@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -92,9 +93,13 @@ def process_state(pid: int) -> str:
         return ""
 
 
-def rank_threads_left() -> bool:
-    """Return whether a rank that is a thread of this process has not ended."""
-    return any(thread.name == RANK_THREAD for thread in threading.enumerate())
+def rank_threads_left(seconds: float = 0.0) -> bool:
+    """Return whether a rank that is a thread of this process has not ended in so many seconds."""
+    until = time.monotonic() + seconds
+    threads = [thread for thread in threading.enumerate() if thread.name == RANK_THREAD]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return any(thread.is_alive() for thread in threads)
 
 
 def exit_now(exit_code: int) -> None:

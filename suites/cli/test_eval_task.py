@@ -286,18 +286,23 @@ def task():
 """
 
 
-def start_slow(batch_size: int, folder: Path) -> subprocess.Popen[str]:
+SOCKETS = "suites.mutants.sockets:Sockets"
+
+
+def start_slow(batch_size: int, folder: Path, backend: str = SOCKETS) -> subprocess.Popen[str]:
     """Start a command of two ranks whose batches take a while."""
     (folder / "own.py").write_text(SLOW.format(batch_size))
     (folder / "asked").touch()
     words = ["eval", "own:task", "--world-size=2", "--predictions=p", "--no-progress"]
-    words += ["--backend=suites.mutants.sockets:Sockets"]
+    words += [f"--backend={backend}"]
     return start_as_from_a_terminal([sys.executable, "-m", "disteval.cli", *words], cwd=folder)
 
 
-def ended_by(number: signal.Signals, batches: int, batch_size: int, folder: Path) -> int:
+def ended_by(
+    number: signal.Signals, batches: int, batch_size: int, folder: Path, backend: str = SOCKETS
+) -> int:
     """End a command of two ranks by a signal; return how many samples they had evaluated."""
-    with start_slow(batch_size, folder) as process:
+    with start_slow(batch_size, folder, backend) as process:
         assert wait_for(lambda: len((folder / "asked").read_text().split()) > batches)
         below = processes_below(process.pid)
         process.send_signal(number)
@@ -316,12 +321,13 @@ def test_a_killed_rank_ends_the_command(tmp_path: Path) -> None:
     assert left_over(ranks.values()) == []
 
 
+@pytest.mark.parametrize("backend", [SOCKETS, "threads"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("without_canary")
 def test_an_interrupt_loses_no_prediction_of_a_finished_batch(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, backend: str, tmp_path: Path
 ) -> None:
-    finished = ended_by(number, 30, 2, tmp_path)
+    finished = ended_by(number, 30, 2, tmp_path, backend)
     kept = sum(len(path.read_text().split("\n")) - 1 for path in tmp_path.glob("p/part-*.jsonl"))
     assert finished - 4 <= kept <= finished  # each rank was in one batch
 

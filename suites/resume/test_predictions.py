@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,29 @@ def test_an_interrupt_while_a_batch_is_added_loses_no_batch(tmp_path: Path) -> N
         once()
     assert once().stored == 12
     assert [number for number, _ in read(tmp_path)] == [*range(60)]
+
+
+@pytest.mark.parametrize("name", ["ledger", "predictions"])
+def test_a_run_that_is_killed_in_its_first_seconds_leaves_what_it_had_done(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def predict(batch: Any) -> Any:
+        calls.append(batch)
+        if len(calls) == 4:
+            shutil.copytree(tmp_path / "alive", tmp_path / "killed")
+        return scores(batch)
+
+    def once(folder: str) -> Any:
+        return evaluate(
+            predict, samples_of("columns", 60), {"a": Accuracy()}, "non_dist", 4, update=update,
+            **{name: tmp_path / folder},
+        )  # fmt: skip
+
+    monkeypatch.setattr(time, "monotonic", lambda: 2.0 * len(calls))  # 2 s a batch
+    once("alive")
+    assert once("killed").stored >= 4
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "manifest", "folder"])

@@ -29,6 +29,7 @@ INTERRUPTED = 130
 NOT_WRITTEN = 2
 """The exit status of a command that succeeded, but whose result could not be written."""
 
+_LAST_SECONDS = 3.0  # in which ranks that are threads end their batch, and keep what they have
 _LOGGER = logging.getLogger("disteval")
 
 
@@ -87,7 +88,7 @@ class Commands(click.Group):
             return super().__call__(*args, **kwargs)
         except SystemExit as end:
             # Python ends threads as it ends, and one that computes in C++ aborts the process.
-            if rank_threads_left():
+            if rank_threads_left(_LAST_SECONDS if end.code == INTERRUPTED else 0.0):
                 exit_now(end.code if isinstance(end.code, int) else 1)
             raise
         finally:

@@ -63,7 +63,6 @@ def evaluate(
     workers: int = 0,
     limit: int | None = None,
     predictions: Target = None,
-    name: str = "",
     progress: bool | Progress = False,
     leases: Leases | None = None,
     ledger: str | os.PathLike[str] | None = None,
@@ -110,8 +109,6 @@ def evaluate(
         predictions: A folder to which the outputs are written, as JSON lines or as a
             `Predictions` says. If an evaluation was interrupted, the next one with this folder
             goes on where it stopped.
-        name: The name of what is computed, such as that of a task with the versions of its
-            weights and data. An interrupted evaluation goes on under the same name alone.
         progress: True shows a bar on rank 0; a function is called after every batch.
         leases: A `Leases`, if ranks ask for batches when they have finished others, and may be
             lost; None gives each rank its share before the first batch.
@@ -130,7 +127,7 @@ def evaluate(
         lambda: Task(
             samples=samples, predict=predict, metrics=metrics, batch_size=batch_size,
             collate=collate, update=update, fixed_shape=fixed_shape, even_calls=even_calls,
-            by_length=by_length, workers=workers, limit=limit, name=name,
+            by_length=by_length, workers=workers, limit=limit,
         ),
         backend, predictions, progress, leases, ledger,
     )  # fmt: skip

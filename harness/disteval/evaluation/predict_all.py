@@ -25,7 +25,6 @@ def predict_all(
     folder: str | os.PathLike[str] | None = None,
     format: FormatName = "jsonl",  # noqa: A002
     record: Callable[[Any, Any], Any] | None = None,
-    name: str = "",
     overwrite: bool = False,
     **options: Any,
 ) -> Any:
@@ -46,7 +45,6 @@ def predict_all(
         format: The format of the files, see `Predictions`.
         record: A function of the outputs and the batch that returns what is kept instead of the
             outputs.
-        name: The name of what is computed, see `evaluate`.
         overwrite: Whether a finished result in the folder is replaced.
         options: The arguments of `evaluate` that say how samples are dealt and read: ``collate``,
             ``fixed_shape``, ``even_calls``, ``by_length``, ``workers``, ``limit`` and ``progress``.
@@ -66,9 +64,7 @@ def predict_all(
     backend = joining_backend(backend)
     if folder is None:
         gathered = GatheredPredictions(backend, record)
-        evaluate(
-            predict, samples, {}, backend, batch_size, predictions=gathered, name=name, **options
-        )
+        evaluate(predict, samples, {}, backend, batch_size, predictions=gathered, **options)
         return gathered.result
     error: Exception | None = None
     try:
@@ -76,5 +72,5 @@ def predict_all(
     except Exception as caught:  # the other ranks wait for this one
         error = caught
     agree(backend, {}, error)
-    evaluate(predict, samples, {}, backend, batch_size, predictions=where, name=name, **options)
+    evaluate(predict, samples, {}, backend, batch_size, predictions=where, **options)
     return load_predictions(folder, verify=False) if backend.rank == 0 else None

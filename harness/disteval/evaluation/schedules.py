@@ -17,7 +17,7 @@ from disteval import traces
 from disteval.arguments import check_choice, check_count, check_seconds
 from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
-from disteval.data.predictions.writer import PART_SECONDS, PART_SHARE
+from disteval.data.predictions.writer import is_due
 from disteval.data.same_streams import check_streams
 from disteval.data.sources import Indexed, Shards, Source
 from disteval.errors import HarnessError, UsageError, describe_error
@@ -131,11 +131,9 @@ class Fixed(Schedule):
         """Commit if predictions were written, or a ledger has waited long; see `Schedule`."""
         if self._log is None:
             return "go on"
-        now = time.monotonic()
-        is_due = now - self._last > max(PART_SECONDS, PART_SHARE * (now - self._begin))
-        if self._work.writer is not None:
-            is_due = bool(self._work.writer.parts)
-        return "commit" if is_due else "go on"
+        writer = self._work.writer
+        is_full = is_due(self._begin, self._last) if writer is None else writer.parts
+        return "commit" if is_full else "go on"
 
     def commit(self, part: Part) -> None:
         """Keep a part, on the disk if there is a ledger."""

@@ -37,11 +37,13 @@ class Task:
 
     ``disteval eval my_module:task`` calls the function ``task`` of my_module on every rank, and
     evaluates the Task that it returns. `evaluate` does the same in a program. Each attribute is
-    an argument of `disteval.evaluate`, which describes it, but for ``record``.
+    an argument of `disteval.evaluate`, which describes it, but for the last two.
 
     Attributes:
         record: A function of the outputs and the batch that returns what is written as predictions
             instead of the outputs.
+        name: The name of what is computed, such as that of a task with the versions of its
+            weights and data. An interrupted evaluation goes on under the same name alone.
 
     Raises:
         UsageError: An argument is of another kind or out of range.

@@ -8,6 +8,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -275,7 +276,8 @@ class ThreadsLauncher(Launcher):
 
 
 def _serve(directory: Path, rank: int, connection: Connection) -> None:
-    with connection:  # the leader should notice also a thread that sys.exit ends
+    # The leader should notice also a thread that sys.exit ends, as `report_progress` does.
+    with connection, suppress(SystemExit):
         serve(directory, rank, connection)
 
 

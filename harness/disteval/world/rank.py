@@ -181,9 +181,15 @@ def report_progress(done: int, total: int | None) -> None:
 
     Call it from inside a function that `World.run` runs; it resets the order's deadline. Elsewhere
     it does nothing.
+
+    Raises:
+        SystemExit: The leader of this rank, which is a thread of its process, was interrupted.
     """
     if (rank := _current.get()) is not None:
-        rank.link.send(messages.Progress(done, total))
+        try:
+            rank.link.send(messages.Progress(done, total))
+        except OSError:
+            sys.exit()
 
 
 def send_note(value: Any) -> None:

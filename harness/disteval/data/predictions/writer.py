@@ -15,8 +15,23 @@ from disteval.data.predictions.reader import finished
 from disteval.data.predictions.settings import Predictions
 
 PART_BYTES = 64 << 20
-PART_SECONDS = 30.0
-PART_SHARE = 0.05  # of the time so far, so that a long run has not too many parts
+_FIRST_SECONDS, _MOST_SECONDS = 1.0, 30.0
+_SHARE = 0.05  # of the time so far, so that a long run has not too many parts
+
+
+def is_due(begin: float, last: float) -> bool:
+    """Return whether what waits since the last part is to be written.
+
+    The first part is due after a second, each after that when the time has doubled, and later ones
+    after 30 seconds or a twentieth of the time so far.
+
+    Args:
+        begin: When the run began, as of `time.monotonic`.
+        last: When the last part was written, or the run began.
+    """
+    now = time.monotonic()
+    least = min(_MOST_SECONDS, max(_FIRST_SECONDS, last - begin))
+    return now - last > max(least, _SHARE * (now - begin))
 
 
 class PartWriter:
@@ -58,9 +73,8 @@ class PartWriter:
         self._waiting.append(table)
         self._rows += len(table.ids)
         self._bytes += table.size()
-        now = time.monotonic()
-        is_late = now - self._last > max(PART_SECONDS, PART_SHARE * (now - self._begin))
-        if is_late or self._rows >= self._where.rows_per_part or self._bytes >= PART_BYTES:
+        is_large = self._rows >= self._where.rows_per_part or self._bytes >= PART_BYTES
+        if is_large or is_due(self._begin, self._last):
             self._flush()
 
     def take(self) -> tuple[PartFile, ...]:
