@@ -64,18 +64,17 @@ def add_contents(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else (one + other) & MASK
 
 
-def prove(certificates: Sequence[Certificate], ids: int | Sequence[range]) -> bool:
+def prove(whole: Certificate, ids: int | Sequence[range]) -> bool:
     """Return whether all ranks together counted each id exactly once.
 
     Args:
-        certificates: What each rank counted.
+        whole: What all ranks counted, see `add_certificates`.
         ids: All ids, in runs of consecutive ones; or how many there are, from 0 up.
     """
     runs = [range(ids)] if isinstance(ids, int) else ids
-    if sum(sent.counted for sent in certificates) != sum(map(len, runs)):
+    if whole.counted != sum(map(len, runs)):
         return False
-    expected = sum(_expected(run.start, run.stop) for run in runs)
-    return (sum(sent.mixed for sent in certificates) - expected) & MASK == 0
+    return (whole.mixed - sum(_expected(run.start, run.stop) for run in runs)) & MASK == 0
 
 
 @lru_cache(maxsize=8)
@@ -104,23 +103,14 @@ class Counted:
 
     Ids whose differences repeat, such as 0, 3, 6, 9, … or 0, 1, 6, 7, 12, 13, …, take less than a
     tenth of a byte each. Other ids take 1 to 4 bytes, depending on the largest.
-
-    Args:
-        ids: The first ids.
     """
 
-    def __init__(self, ids: Ids | None = None) -> None:
+    def __init__(self) -> None:
         self._blocks: list[bytes] = []
         self._mixed = 0
         self._contents: int | None = 0
         self._waiting = np.empty(_BLOCK, np.int64)
         self._filled = 0
-        if ids is not None:
-            self.add(ids)
-
-    def __len__(self) -> int:
-        """Return how many ids were added; an id that was added twice counts twice."""
-        return len(self._blocks) * _BLOCK + self._filled
 
     def add(self, ids: Ids, contents: int | None = None) -> None:
         """Add the samples of one batch.
@@ -142,19 +132,13 @@ class Counted:
                 self._filled = 0
             ids = ids[len(taken) :]
 
-    def certificate(self) -> Certificate:
-        """Return this rank's part of the proof that every sample was counted once."""
-        waiting = mixed_sum(self._waiting[: self._filled])
-        return Certificate(len(self), (self._mixed + waiting) & MASK, self._contents)
-
-    def packed(self) -> tuple[bytes, ...]:
-        """Return all ids, see `unpacked_ids`."""
+    def sealed(self) -> tuple[tuple[bytes, ...], Certificate]:
+        """Return all ids, see `unpacked_ids`, and the proof that each of them was counted once."""
         rest = self._waiting[: self._filled]
-        return (*self._blocks, packed_ids(rest)) if self._filled else tuple(self._blocks)
-
-    def all(self) -> Ids:
-        """Return all ids as one array, in the order in which they were added."""
-        return unpacked_ids(self.packed())
+        blocks = (*self._blocks, packed_ids(rest)) if self._filled else tuple(self._blocks)
+        count = len(self._blocks) * _BLOCK + self._filled
+        mixed = (self._mixed + mixed_sum(rest)) & MASK
+        return blocks, Certificate(count, mixed, self._contents)
 
 
 def packed_ids(ids: Ids) -> bytes:

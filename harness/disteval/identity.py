@@ -27,16 +27,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError
 from disteval.outputs import OUTPUTS, Outputs, gap, told
 
 INCOMPARABLE = "can't be compared"
 """The end of the text of a value that is taken to be the same."""
 
+HELD = "the value of "
+"""Begins the name of what a model holds."""
+
 _MISSING = "missing"
 _FRAMEWORKS = ("torch", "jax", "flax", "keras", "tensorflow")  # whose code is not taken apart
-_HELD = "the value of "  # begins the name of what a model holds
 _SHORT = 100  # characters of a value that a message shows
 _ARRAY_BYTES = 256 << 10  # of an array that are compared
 _FEW = 8  # numbers of an array that are told as they are
@@ -93,7 +94,7 @@ def differences(
     said = [
         f"{_is(name)} {_shown(there, name)} {old} and {_shown(here, name)} {new}"
         for name in _differing([there, here])
-        if not (name.startswith(_HELD) and (name not in there or name not in here))
+        if not (name.startswith(HELD) and (name not in there or name not in here))
         and name != OUTPUTS
     ]
     found = gap(*(Outputs.of(str(each.get(OUTPUTS, ""))) for each in (there, here)))
@@ -119,19 +120,6 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in found if not any(name.endswith(whole) for whole in wholes)]
 
 
-def held_by_all(backend: BaseDistBackend, held: Mapping[str, str]) -> dict[str, str]:
-    """Return what all ranks hold alike, without what is each rank's own, such as its device.
-
-    Every rank must call it.
-    """
-    gathered = backend.all_gather_object(dict(held))
-    return {
-        name: value
-        for name, value in held.items()
-        if all(each.get(name) == value for each in gathered)
-    }
-
-
 def incomparable(record: Mapping[str, str]) -> list[str]:
     """Return the names of values that a record does not compare."""
     return [name for name, value in record.items() if value.endswith(INCOMPARABLE)]
@@ -150,17 +138,14 @@ def describe(name: str, value: Any) -> dict[str, str]:
             for key, each in value.items()
             for name_, found in describe(f"{name} of {key!r}", each).items()
         }
-    found = described(name, value)
+    found = Description(name, value)
     return found.code | found.values
 
 
-def described(
-    name: str, value: Any, *, is_model: bool = False, has_digests: bool = True
-) -> Description:
-    """Return the description of a function, or of an object such as a model, see `Description`."""
-    found = Description(value, is_model, has_digests)
-    found.look(name, value)
-    return found
+def short(text: str) -> str:
+    """Return 16 characters that are equal for equal texts; nothing for an empty one."""
+    data = text.encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=8).hexdigest() if data else ""
 
 
 def text(value: Any) -> str | None:
@@ -173,7 +158,7 @@ def text(value: Any) -> str | None:
     except Exception:  # it is too large, or an object that raises when it is asked for a shape
         return None
     if len(found) > _SHORT:
-        found = f"{found[:_SHORT]}… (digest {_digest(found.encode('utf-8', 'surrogatepass'))})"
+        found = f"{found[:_SHORT]}… (digest {short(found)})"
     return found
 
 
@@ -181,7 +166,8 @@ class Description:
     """What a function, or an object such as a model, is and holds.
 
     Args:
-        root: The function or object, which `look` takes apart.
+        name: What it is called in messages.
+        root: The function or object.
         is_model: Whether it is a model: ranks may hold other values, such as a device, and of the
             attributes of an object only arrays and models are looked at.
         has_digests: False leaves out what arrays hold, and lists them.
@@ -194,7 +180,9 @@ class Description:
         arrays: What has a shape, where it is not described.
     """
 
-    def __init__(self, root: Any, is_model: bool, has_digests: bool) -> None:
+    def __init__(
+        self, name: str, root: Any, *, is_model: bool = False, has_digests: bool = True
+    ) -> None:
         self.weights: dict[str, str] = {}
         self.models: list[Any] = []
         self.arrays: list[Any] = []
@@ -202,18 +190,15 @@ class Description:
         self.values: dict[str, str] = {}
         self._is_model, self._has_digests = is_model, has_digests
         self._known: dict[int, Any] = {}  # kept, so that no other object has its identity
-        while isinstance(root, partial):
-            root = root.func
-        home = _home(root if isinstance(root, FunctionType | MethodType) else type(root))
-        self._home = "" if home in _FRAMEWORKS else home
         self._root = root
+        while isinstance(self._root, partial):
+            self._root = self._root.func
+        is_function = isinstance(self._root, FunctionType | MethodType)
+        home = _home(self._root if is_function else type(self._root))
+        self._home = "" if home in _FRAMEWORKS else home
+        self._look(name, root)
 
-    @property
-    def held(self) -> dict[str, str]:
-        """The values of a model, by names that tell them from settings."""
-        return {f"{_HELD}{name}": value for name, value in self.values.items()}
-
-    def look(self, name: str, value: Any) -> None:
+    def _look(self, name: str, value: Any) -> None:
         """Describe a value, and what it holds."""
         if isinstance(value, ModuleType) or len(self.code) + len(self.values) >= _ENTRIES:
             return
@@ -233,14 +218,14 @@ class Description:
         if isinstance(value, FunctionType):
             self._function(name, value)
         elif isinstance(value, MethodType):
-            self.look(name, value.__func__)
-            self.look(f"self of {name}", value.__self__)
+            self._look(name, value.__func__)
+            self._look(f"self of {name}", value.__self__)
         elif isinstance(value, partial):
-            self.look(name, value.func)
+            self._look(name, value.func)
             for place, argument in [*enumerate(value.args), *value.keywords.items()]:
-                self.look(f"argument {place} of {name}", argument)
+                self._look(f"argument {place} of {name}", argument)
         elif callable(wrapped):  # as what jax.jit returns, whose own code is not Python
-            self.look(name, wrapped)
+            self._look(name, wrapped)
         elif (arrays := _arrays_of(value)) is not None:
             self._class(name, type(value))
             weights = _weights(arrays) if self._has_digests else ""
@@ -255,10 +240,10 @@ class Description:
             self.code[name] = f"{getattr(value, '__module__', '')}.{value.__name__}"
         elif isinstance(value, Mapping) and len(value) <= _ENTRIES:
             for key, each in value.items():
-                self.look(f"{key!r} of {name}", each)
+                self._look(f"{key!r} of {name}", each)
         elif isinstance(value, list | tuple) and len(value) <= _ENTRIES:
             for place, each in enumerate(value):
-                self.look(f"entry {place} of {name}", each)
+                self._look(f"entry {place} of {name}", each)
         elif self._home == _OURS != _home(type(value)):  # a metric of one's own in a wrapper
             self.values |= describe(name, value)
         elif _home(type(value)) in (self._home, _OURS) and (
@@ -292,7 +277,7 @@ class Description:
             if key in bound or is_state:
                 self.values[f"{key} of {name}"] = f"what it changes itself, which {INCOMPARABLE}"
             elif key != "__class__":  # the cell of super()
-                self.look(f"{key} of {name}", value)
+                self._look(f"{key} of {name}", value)
 
     def _class(self, name: str, kind: type) -> None:
         self.code[name] = f"{kind.__module__}.{kind.__qualname__}"
@@ -304,28 +289,25 @@ class Description:
             for key, value in vars(each).items():
                 inner = getattr(value, "fget", getattr(value, "__func__", value))
                 if isinstance(inner, FunctionType) or (key[0] != "_" and text(inner) is not None):
-                    self.look(f"{key} of {name}", inner)
+                    self._look(f"{key} of {name}", inner)
 
     def _object(self, name: str, value: Any) -> None:
-        self._class(name, type(value))
-        settings = self._private_settings(type(value))
-        for key, each in _attributes(value).items():
-            is_setting = key[0] != "_" or (key in settings and isinstance(each, (_EXACT, tuple)))
-            if is_setting and (
-                not self._is_model or _has(each, "shape") or _arrays_of(each) is not None
-            ):
-                self.look(f"{key} of {name}", each)
-
-    def _private_settings(self, kind: type) -> set[str]:
-        """Return what a user's class sets as an object is made, and in no other method."""
-        made, changed = set[str](), set[str]()
+        kind = type(value)
+        self._class(name, kind)
+        made, changed = set[str](), set[str]()  # what a user's class sets at first, and later
         for each in (each for each in kind.__mro__ if _home(each) == self._home != _OURS):
             for key, function in vars(each).items():
                 if isinstance(function, FunctionType):
                     stored = made if key in ("__init__", "__post_init__") else changed
                     steps = dis.get_instructions(function)
                     stored |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
-        return made - changed
+        settings = made - changed
+        for key, each in _attributes(value).items():
+            is_setting = key[0] != "_" or (key in settings and isinstance(each, (_EXACT, tuple)))
+            if is_setting and (
+                not self._is_model or _has(each, "shape") or _arrays_of(each) is not None
+            ):
+                self._look(f"{key} of {name}", each)
 
 
 def _has(value: Any, name: str) -> bool:
@@ -383,7 +365,7 @@ def _code(code: CodeType) -> str:
     found += [" ".join(each) for each in (code.co_names, code.co_varnames, code.co_freevars)]
     for each in code.co_consts:
         found.append(_code(each) if isinstance(each, CodeType) else _text(each, [_PARTS]))
-    return _digest("\n".join(found).encode("utf-8", "surrogatepass"))
+    return short("\n".join(found))
 
 
 def _text(value: Any, left: list[int]) -> str:
@@ -442,8 +424,8 @@ def _array(array: Any) -> str:
         array = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     found = np.asarray(array)
     if found.dtype.hasobject:
-        return _digest(_text(found.tolist(), [_PARTS]).encode("utf-8", "surrogatepass"))
-    return _digest(without_gaps(found).tobytes())
+        return short(_text(found.tolist(), [_PARTS]))
+    return blake2b(without_gaps(found).tobytes(), digest_size=8).hexdigest()
 
 
 def without_gaps(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -469,7 +451,7 @@ def _arrays_of(value: Any) -> list[tuple[str, Any]] | None:
 def _weights(named: Sequence[tuple[str, Any]]) -> str:
     """Return a digest of the weights of a model."""
     try:
-        return _digest("\n".join(f"{name} {_array_text(each)}" for name, each in named).encode())
+        return short("\n".join(f"{name} {_array_text(each)}" for name, each in named))
     except ValueError:
         return f"weights of {len(named)} arrays, which {INCOMPARABLE}"
 
@@ -482,10 +464,6 @@ def is_whole(model: Any) -> bool:
         hasattr(each, "to_local") or type(each).__name__ == "FlatParameter"
         for each in model.parameters()
     )
-
-
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=8).hexdigest()
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:

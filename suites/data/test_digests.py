@@ -27,7 +27,7 @@ from suites.helpers.data import (
     digest_of,
     digests_of,
     digests_of_rows,
-    noted,
+    snapshot,
     total,
 )
 
@@ -206,7 +206,7 @@ def test_an_element_may_contain_itself_and_be_deep() -> None:
 def elements(values: Any) -> Elements:
     found = Elements()
     for number, value in enumerate(values):
-        found.add(number, noted(value))
+        found.add(number, snapshot(value))
     return found
 
 

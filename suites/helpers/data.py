@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from disteval import ledger
-from disteval.coverage import Counted, certify
+from disteval.coverage import Counted, certify, unpacked_ids
 from disteval.data import download
 from disteval.data.cifar10 import BINARY_FOLDER
 from disteval.data.collate import collate
-from disteval.data.contents import Elements, digests_of, digests_of_rows, noted, total
-from disteval.data.digests import IncomparableError, digest_of
+from disteval.data.contents import Elements, digests_of, digests_of_rows, total
+from disteval.data.digests import IncomparableError, digest_of, snapshot
 from disteval.data.plan import Batch
 from disteval.data.samples import Items
 from disteval.data.sources import NOTHING, Form, Indexed

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.helpers.ledger import (
-    Counted,
     Ledger,
     LedgerLog,
     Part,
@@ -28,6 +27,7 @@ from suites.helpers.ledger import (
     compute_totals,
     ledger,
     pack_totals,
+    packed_ids,
     take_totals,
     unpacked_ids,
 )
@@ -37,7 +37,7 @@ SETTINGS = {"task": "resnet18", "size": "10000", "metrics": "['accuracy']", "see
 
 def part(start: int, stop: int, states: bytes = b".states", rank: int = 0) -> Part:
     ids = np.arange(start, stop)
-    return Part(rank, Counted(ids).packed(), certify(ids), states)
+    return Part(rank, (packed_ids(ids),), certify(ids), states)
 
 
 def starts_of(parts: Any) -> list[int]:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from suites.helpers.ledger import Counted, Ledger, Part, certify, dumps, loads, packed
+from suites.helpers.ledger import Ledger, Part, certify, dumps, loads, packed, packed_ids
 from suites.helpers.pickles import Calls
 from suites.helpers.thread_world import run_ranks
 
@@ -104,7 +104,7 @@ def sealed(data: bytes) -> bytes:
 
 def part(states: bytes) -> Part:
     ids = np.arange(4)
-    return Part(0, Counted(ids).packed(), certify(ids), states)
+    return Part(0, (packed_ids(ids),), certify(ids), states)
 
 
 def record(data: bytes) -> Any:

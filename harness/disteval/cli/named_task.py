@@ -16,7 +16,7 @@ from disteval.arguments import found_value
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, RankError, UsageError, describe_error
 from disteval.evaluation import Task
-from disteval.identity import described
+from disteval.identity import Description
 from disteval.registry import check_reference, load_object
 
 _making = threading.Lock()
@@ -127,7 +127,7 @@ class NamedTask:
 def _device_of(predict: Any) -> str:
     """Return the kind of device on which a model computes, where no option has named one."""
     if (torch := sys.modules.get("torch")) is not None:
-        found = described("predict", predict, is_model=True, has_digests=False)
+        found = Description("predict", predict, is_model=True, has_digests=False)
         weights = (each for model in found.models for each in model.parameters())
         for each in [*weights, *found.arrays]:
             if isinstance(each, torch.Tensor):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.contents import check_unchanged, total_of
+from disteval.data.contents import total_of_samples
 from disteval.data.digests import IncomparableError, digest_of
 from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
@@ -171,7 +171,7 @@ def first_rows(batch: Any, rows: int, count: int) -> Any:
 def assemble(
     samples: list[Any],
     picked: Picked,
-    collate: Collate = collate,
+    function: Collate = collate,
     snapshots: Sequence[bytes] = (),
 ) -> Batch:
     """Make a batch of the samples that were picked and read.
@@ -179,23 +179,22 @@ def assemble(
     Args:
         samples: One sample for each number in ``picked.indices``.
         picked: The numbers of the samples.
-        collate: Makes a batch of a list of samples.
+        function: Makes a batch of a list of samples.
         snapshots: The snapshot of each sample, taken before the next one was read.
 
     Raises:
         UsageError: A sample has changed since its snapshot was taken.
-        SampleError: ``collate`` failed.
+        SampleError: The function failed.
     """
     contents = None
     if len(snapshots):
-        check_unchanged(samples, snapshots, picked.indices)
-        contents = total_of(picked.indices[: picked.counted], snapshots[: picked.counted])
+        contents = total_of_samples(samples, snapshots, picked.indices, picked.counted)
     count, rows = picked.counted, picked.rows
     # Each repeat is a dict of its own, because some functions pop the fields of dicts.
     last = samples[-1]
     repeats = [dict(last) if type(last) is dict else last for _ in range(rows - len(samples))]
-    filled = _collated(collate, samples + repeats, picked)
-    if repeats:
+    filled = _collated(function, samples + repeats, picked)
+    if repeats and function is not collate:  # which keeps the order
         _check_repeats(filled, rows, len(repeats) + 1)
     real = filled if count else None
     if 0 < count < rows:
@@ -204,7 +203,7 @@ def assemble(
         try:
             real = first_rows(filled, rows, count)
         except ValueError:
-            real = _collated(collate, samples[:count], picked)
+            real = _collated(function, samples[:count], picked)
     ids, read = picked.indices[:count], len(samples)
     return Batch(ids, filled, real, rows, contents, picked.filled_up, picked.unit, read)
 

@@ -2,7 +2,7 @@
 
 A sample's digest has 64 bits. That of an evaluation is the sum of the digests of its samples, each
 mixed with the sample's number, so it depends on neither order nor batches nor ranks. Set the
-environment variable `SWITCH` to ``off`` to save the time that digests take.
+environment variable `DIGESTS` to ``off`` to save the time that digests take.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from disteval.data.digests import (
     FILE,
     IncomparableError,
     array_of,
+    bytes_of,
     hash_rows,
     hash_snapshots,
     plain,
@@ -33,7 +34,7 @@ from disteval.data.digests import (
 )
 from disteval.errors import SampleError, UsageError
 
-SWITCH = "DISTEVAL_DIGEST"
+DIGESTS = "DISTEVAL_DIGEST"
 DRAWN = 32
 """The number of samples that every rank reads before the first batch."""
 
@@ -53,11 +54,6 @@ Indices = npt.NDArray[np.int64]
 Digests = npt.NDArray[np.uint64]
 
 
-def is_on() -> bool:
-    """Return whether digests are wanted."""
-    return is_switched_on(SWITCH)
-
-
 def digests_of(samples: Iterable[Any]) -> Digests:
     """Return the digest of each sample: uint64 of shape (N,).
 
@@ -66,7 +62,8 @@ def digests_of(samples: Iterable[Any]) -> Digests:
     """
     found: list[bytes] = []
     try:
-        found.extend(map(snapshot, samples))
+        # `bytes_of` says what can't be compared.
+        found.extend(snapshot(sample) or bytes_of(sample) for sample in samples)
     except IncomparableError as error:
         error.place = len(found)
         raise
@@ -134,7 +131,7 @@ def total(ids: Indices, digests: Digests) -> int:
 
 def total_of_rows(ids: Indices, batch: Any) -> int | None:
     """Return the `total` of a batch of rows; None if it is not wanted or not known."""
-    if not is_on() or not len(ids):
+    if not is_switched_on(DIGESTS) or not len(ids):
         return None
     try:
         return total(ids, digests_of_rows(batch))
@@ -162,29 +159,20 @@ def as_text(contents: int | None) -> str | None:
     return None if contents is None else f"{contents & MASK:016x}"
 
 
-def noted(sample: Any) -> bytes:
-    """Return the `snapshot` of a sample; nothing if it can't be compared."""
-    try:
-        return snapshot(sample)
-    except IncomparableError:
-        return b""
+def total_of_samples(
+    samples: Sequence[Any], taken: Sequence[bytes], ids: Indices, counted: int
+) -> int | None:
+    """Return the `total` of a batch by its snapshots; None if a sample can't be compared.
 
-
-def total_of(ids: Indices, taken: Sequence[bytes]) -> int | None:
-    """Return the `total` of samples by their snapshots; None if one has no snapshot."""
-    return total(ids, hash_snapshots(taken)) if all(taken) else None
-
-
-def check_unchanged(samples: Sequence[Any], taken: Sequence[bytes], ids: Indices) -> None:
-    """Refuse samples that have changed since they were read, as one buffer for all of them has.
-
-    Two samples of a batch are looked at, and in a batch with the first sample all of them: a
-    buffer that is used again has changed all but the last.
+    Samples that have changed since they were read are refused, as one buffer for all of them has.
+    Two of a batch are looked at, and in a batch with the first sample all of them: a buffer that
+    is used again has changed all but the last.
 
     Args:
-        samples: The samples of a batch.
+        samples: The samples.
         taken: The snapshot of each, taken before the next one was read.
         ids: The number of each.
+        counted: How many of them count, from the first on.
 
     Raises:
         UsageError: A sample has changed.
@@ -193,6 +181,8 @@ def check_unchanged(samples: Sequence[Any], taken: Sequence[bytes], ids: Indices
     for place in range(last) if not ids[0] else {0, last // 2} - {last}:
         if taken[place] and snapshot(samples[place]) != taken[place]:
             raise changed(int(ids[place]))
+    known = taken[:counted]
+    return total(ids[:counted], hash_snapshots(known)) if all(known) else None
 
 
 def changed(number: int) -> UsageError:
@@ -289,7 +279,7 @@ class Look:
         self._samples, self.compared = samples, 0
         self.numbers = _drawn(size) if numbers is None else numbers
         self._some = self._all = np.zeros(0, np.uint64)
-        self.why_not = "" if is_on() else f"{SWITCH} is off"
+        self.why_not = "" if is_switched_on(DIGESTS) else f"{DIGESTS} is off"
         if self.why_not or not len(self.numbers):
             return
         read = self.numbers
@@ -310,13 +300,11 @@ class Look:
         return 0 if self.why_not else int(np.count_nonzero(self._all))
 
     @property
-    def digest(self) -> str:
-        """What is equal for equal samples, in 16 characters; nothing if they can't be compared."""
-        return blake2b(self.text.encode(), digest_size=8).hexdigest() if self.text else ""
-
-    @property
     def text(self) -> str:
-        """What is equal for equal samples: a digest, and those of some samples by number."""
+        """What is equal for equal samples: a digest, and those of some samples by number.
+
+        Nothing if they can't be compared.
+        """
         if self.why_not:
             return ""
         places = np.arange(len(self._all), dtype=np.int64)
@@ -328,7 +316,7 @@ class Look:
         """Compare what all ranks have seen; every rank must call it.
 
         Args:
-            digests: The `digest` of each rank.
+            digests: The `text` of each rank, as `disteval.identity.short` has it.
             backend: Carries more where these differ.
 
         Raises:
@@ -369,7 +357,7 @@ class Look:
     def refuse(self, why: str, rank: int) -> None:
         """Note on every rank, and say on rank 0, why samples can't be compared."""
         self.why_not, self.compared = why, 0
-        if is_on() and rank == 0:
+        if is_switched_on(DIGESTS) and rank == 0:
             _log.warning("the contents of samples are not compared: %s", why)
 
 
@@ -394,7 +382,7 @@ def differing(number: int | None, ranks: Sequence[int]) -> UsageError:
     return UsageError(
         f"{what} is not the same on ranks {' and '.join(map(str, ranks))}; give every rank the "
         f"same samples, of one revision and with the same labels, in the same order, for example "
-        f"of sorted file names. Set {SWITCH}=off if they differ in nothing that counts"
+        f"of sorted file names. Set {DIGESTS}=off if they differ in nothing that counts"
     )
 
 

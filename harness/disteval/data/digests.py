@@ -59,27 +59,33 @@ class IncomparableError(TypeError):
 
 
 def digest_of(value: Any) -> bytes:
-    """Return the digest of one value."""
-    return blake2b(snapshot(value), digest_size=16).digest()
+    """Return the digest of one value.
+
+    Raises:
+        IncomparableError: A part of the value can't be taken apart.
+    """
+    return blake2b(snapshot(value) or bytes_of(value), digest_size=16).digest()
 
 
 def snapshot(sample: Any) -> bytes:
-    """Return at most 512 bytes that are equal for equal samples.
+    """Return at most 512 bytes that are equal for equal samples; nothing if it can't be compared.
 
-    Raises:
-        IncomparableError: A part of the sample can't be taken apart.
+    `bytes_of` says why it can't.
     """
-    # As most samples are, each of which is taken apart:
-    if type(sample) is dict and (known := _tagged(tuple(sample))) is not None:
-        values, tag = known
-        parts = values(sample)
-        for part in parts:
-            if type(part) not in _PLAIN:
-                parts = tuple([plain(each, (id(sample),)) for each in parts])
-                break
-        found = tag + marshal.dumps(parts, _VERSION)
-    else:
-        found = marshal.dumps(plain(sample), _VERSION)
+    try:
+        # As most samples are, each of which is taken apart:
+        if type(sample) is dict and (known := _tagged(tuple(sample))) is not None:
+            values, tag = known
+            parts = values(sample)
+            for part in parts:
+                if type(part) not in _PLAIN:
+                    parts = tuple([plain(each, (id(sample),)) for each in parts])
+                    break
+            found = tag + marshal.dumps(parts, _VERSION)
+        else:
+            found = marshal.dumps(plain(sample), _VERSION)
+    except IncomparableError:
+        return b""
     return found if len(found) <= _SHORT else blake2b(found, digest_size=16).digest()
 
 
@@ -137,7 +143,7 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     if kind is dict:
         return _plain_dict(value, inside)
     if kind is set or kind is frozenset:
-        return kind.__name__, tuple(sorted(_bytes_of(part, inside) for part in value))
+        return kind.__name__, tuple(sorted(bytes_of(part, inside) for part in value))
     if kind is np.ndarray or isinstance(value, np.generic | np.memmap):
         return _plain_array(np.asarray(value), inside)
     if kind_of(value) != "numpy":
@@ -148,13 +154,14 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 def _plain_dict(value: dict[Any, Any], inside: tuple[int, ...]) -> Any:
     if (known := _tagged(tuple(value))) is None:
-        pairs = (_bytes_of((key, part), inside) for key, part in value.items())
+        pairs = (bytes_of((key, part), inside) for key, part in value.items())
         return "items", tuple(sorted(pairs))
     values, tag = known
     return "dict", tag, tuple([plain(part, inside) for part in values(value)])
 
 
-def _bytes_of(value: Any, inside: tuple[int, ...]) -> bytes:
+def bytes_of(value: Any, inside: tuple[int, ...] = ()) -> bytes:
+    """Return bytes that are equal for equal values, see `plain`."""
     return marshal.dumps(plain(value, inside), _VERSION)
 
 

@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from disteval.arguments import is_switched_on
 from disteval.data.base import ArrayDataset
 from disteval.data.collate import Collate, assemble
 from disteval.data.collate import collate as default_collate
 from disteval.data.contents import (
+    DIGESTS,
     Digests,
     bytes_of_list,
     changed,
     digests_of,
     digests_of_rows,
-    is_on,
-    noted,
     total_of_rows,
 )
+from disteval.data.digests import snapshot
 from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
@@ -141,7 +142,7 @@ class Items:
     def __call__(self, picked: Picked) -> Batch:
         """Read and collate a batch."""
         taken: list[bytes] = []
-        samples = fetch(self.items, picked.indices, taken if is_on() else None)
+        samples = fetch(self.items, picked.indices, taken if is_switched_on(DIGESTS) else None)
         return assemble(samples, picked, self._collate, taken)
 
     def __len__(self) -> int:
@@ -192,7 +193,7 @@ def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> l
                 f"each index"
             )
         if taken is not None:
-            taken += map(noted, found)
+            taken += map(snapshot, found)
             if 0 in numbers and len(found) > 1:
                 _check_buffers(samples, indices, found)
         return found
@@ -202,7 +203,7 @@ def fetch(samples: Any, indices: Indices, taken: list[bytes] | None = None) -> l
         for number in numbers:
             read.append(sample := samples[number])
             if taken is not None:
-                taken.append(noted(sample))
+                taken.append(snapshot(sample))
     except Exception as error:
         raise SampleError(number, f"could not be read: {describe_error(error)}") from error
     return read
@@ -213,11 +214,11 @@ def _check_buffers(samples: Any, indices: Indices, found: Sequence[Any]) -> None
 
     It is equal in all of them, and another one when a sample is read alone.
     """
-    columns = [[*map(noted, column)] for column in zip(*map(_fields, found), strict=False)]
+    columns = [[*map(snapshot, column)] for column in zip(*map(_fields, found), strict=False)]
     equal = [(at, column[0]) for at, column in enumerate(columns) if len({*column}) == 1]
     for place in (0, 1) if equal else ():
         alone = dict(enumerate(_fields(fetch(samples, indices[place : place + 1])[0])))
-        if any(at in alone and noted(alone[at]) != before for at, before in equal):
+        if any(at in alone and snapshot(alone[at]) != before for at, before in equal):
             raise changed(int(indices[place]))
 
 

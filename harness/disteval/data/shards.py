@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from disteval.arguments import is_count
 from disteval.data.contents import SHARD_BITS, digests_of
-from disteval.data.digests import IncomparableError, digest_of, snapshot
+from disteval.data.digests import IncomparableError, digest_of
 from disteval.errors import UsageError
 
 _LOOKED_AT, _ELEMENTS = 4, 8  # so many elements of so many shards are compared
@@ -74,7 +74,7 @@ class ShardedStream:
             raise UsageError("shards is empty; name one shard or more, such as the files to read")
         names = _within_folder(self.shards)
         try:
-            found = [*map(snapshot, names)]
+            found = [*map(digest_of, names)]
         except IncomparableError as error:
             raise UsageError(
                 f"shards holds {error}, so ranks can't compare the names; give texts, numbers or "

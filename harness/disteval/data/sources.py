@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from disteval.arguments import is_switched_on
 from disteval.contract import BaseDistBackend
 from disteval.coverage import add_contents
 from disteval.data.collate import Collate, assemble
-from disteval.data.contents import SHARD_BITS, SWITCH, Elements, is_on, noted, total_of
-from disteval.data.digests import snapshot
+from disteval.data.contents import DIGESTS, SHARD_BITS, Elements, total
+from disteval.data.digests import hash_snapshots, snapshot
 from disteval.data.length_of import ByLength, length_of_sample
 from disteval.data.lengths import gather_lengths
 from disteval.data.plan import Batch, Indices, Picked, Plan, filled_rows
@@ -223,7 +224,7 @@ class Streamed:
         self.elements: Elements | None = None
         self._last: Taken | None = None
         self._part = self._position = 0
-        self._compares = is_on()
+        self._compares = is_switched_on(DIGESTS)
 
     def begin(self, stored: Stored) -> None:
         """Leave out what an earlier run has evaluated, see `Indexed`."""
@@ -259,7 +260,7 @@ class Streamed:
             raise UsageError(
                 f"the elements {f'of {self._place} ' * bool(self.sharded)}that an earlier run has "
                 f"evaluated are others now; go on over the same stream, or begin anew in another "
-                f"folder. Set {SWITCH}=off if they differ in nothing that counts"
+                f"folder. Set {DIGESTS}=off if they differ in nothing that counts"
             )
         self.lengths[part] = self._position
 
@@ -283,7 +284,8 @@ class Streamed:
         if not is_done.any():
             return taken
         again = [snapshot for (*_, snapshot), done in zip(taken, is_done, strict=True) if done]
-        self._skipped = add_contents(self._skipped, total_of(ids[is_done], again))
+        known = total(ids[is_done], hash_snapshots(again)) if all(again) else None
+        self._skipped = add_contents(self._skipped, known)
         return [each for each, done in zip(taken, is_done, strict=True) if not done]
 
     def _elements(self, part: int, most: int) -> Generator[Taken, None, None]:
@@ -291,10 +293,10 @@ class Streamed:
         with self._opened() as elements:
             for element in islice(elements, most):
                 number = first + self._position
-                snapshot = noted(element) if self._compares else b""
+                taken = snapshot(element) if self._compares else b""
                 if self.elements is not None:
-                    self.elements.add(number, snapshot)
-                yield number, element, snapshot
+                    self.elements.add(number, taken)
+                yield number, element, taken
                 self._position += 1
 
     @contextmanager

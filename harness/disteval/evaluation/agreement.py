@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import Look
 from disteval.errors import HarnessError, RankError, describe_error
-from disteval.identity import check_same, digest_of
+from disteval.identity import check_same, digest_of, short
 
 Result = TypeVar("Result")
 
@@ -33,7 +33,8 @@ def agree(
     settings: Mapping[str, Any],
     error: Exception | None = None,
     look: Look | None = None,
-) -> None:
+    held: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Compare all ranks' settings; every rank must call it, also one that could not prepare.
 
     Args:
@@ -41,6 +42,10 @@ def agree(
         settings: The values that must be the same on every rank, by name.
         error: The error of this rank, if it could not prepare.
         look: What this rank has seen of the samples, if that is compared.
+        held: What may differ between ranks, by name.
+
+    Returns:
+        What all ranks hold alike.
 
     Raises:
         UsageError: On every rank, when settings or samples differ.
@@ -51,12 +56,14 @@ def agree(
     if error is not None:
         what = f"could not begin: {describe_error(error)}"
         failure = Failure(error.what if isinstance(error, RankError) else what, error)
-    mine = dict(settings)
-    sent = gathered(backend, (digest_of(mine), look and look.digest), failure, own=True)
-    if any(digest != sent[0][0] for digest, _ in sent):
+    mine, own = dict(settings), dict(held or {})
+    seen = "" if look is None else short(look.text)
+    sent = gathered(backend, (digest_of(mine), seen, own), failure, own=True)
+    if any(digest != sent[0][0] for digest, *_ in sent):
         check_same(backend.all_gather_object(mine))
     if look is not None:
-        look.compare([digest for _, digest in sent], backend)
+        look.compare([digest for _, digest, _ in sent], backend)
+    return {k: v for k, v in own.items() if all(each.get(k) == v for *_, each in sent)}
 
 
 def gathered(

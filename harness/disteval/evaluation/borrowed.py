@@ -22,7 +22,6 @@ from disteval.evaluation.schedules import Finish, Leases, Schedule
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Target, Work
 from disteval.host import this_machine
-from disteval.identity import held_by_all
 from disteval.leases.book import Lease
 from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender, LenderThread
@@ -108,8 +107,9 @@ def run_leases(
     """
     work = Work(task, get_dist_backend("non_dist"), predictions, progress, is_kept=True)
     with closing(work):
-        Leases().settings(work, None)
-        work.canary.compare(work)
+        Leases().of_work(work, None)
+        if work.look is not None:
+            work.canary.compare(work)
         return carry_out(work, Borrowed(work, _joined(work, link)))
 
 
@@ -120,7 +120,6 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
     Address and key of the lender travel by the backend, and one collective shows that every rank
     has reached it. No collective follows.
     """
-    work.held = held_by_all(work.backend, work.held)
     with ExitStack() as stack:
         address, link = _lender(work, leases, ledger, stack)
         failure: Exception | None = None
@@ -147,7 +146,7 @@ def _joined(work: Work, link: Link) -> Borrower:
     source = work.source
     source.begin(NOTHING)
     assert source.units is not None  # no stream that every rank reads whole
-    borrower = Borrower(link, settings, work.record(work.held), source.units)
+    borrower = Borrower(link, settings, work.record(), source.units)
     if borrower.stored:
         source.begin(stored_of(borrower.stored))
     borrower.units = source.units

@@ -18,7 +18,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from disteval.data.digests import digest_of
 from disteval.data.plan import Batch, Picked, filled_rows
 from disteval.data.samples import Items
 from disteval.data.sources import FIRST, Taken, WholeStream
+from disteval.identity import short
 from disteval.metrics.arrays import to_numpy
 from disteval.outputs import SWITCH, Outputs, gap, largest_gap
 
@@ -44,8 +44,8 @@ _COMPILERS = {
     "habana_frameworks", "jax", "mlx.core", "tensorflow", "tensorrt", "torch._inductor.compile_fx",
     "torch_xla",
 }  # fmt: skip
-"""Libraries that may compile a function again for a batch of another shape: torch's when
-`torch.compile` was called."""
+"""Libraries that may compile a function again for a batch of another shape, which then costs more
+than its rows: torch's when `torch.compile` was called."""
 
 Inputs = tuple[Any, dict[str, Any]]
 """The positional and the named arguments of ``predict``."""
@@ -70,7 +70,7 @@ class Canary:
     _is_due: bool = field(default_factory=partial(is_switched_on, SWITCH))
 
     def compare(self, work: Work, step: int = 1) -> None:
-        """Compare the outputs of common samples; every rank must call it, once ranks agree.
+        """Compare the outputs of samples that all ranks look at; every rank must call it.
 
         Args:
             work: What is evaluated.
@@ -80,8 +80,7 @@ class Canary:
             UsageError: On every rank, when outputs differ by more than `disteval.outputs` allows.
         """
         look, backend = work.look, work.backend
-        if look is None:  # the first elements of a stream are compared at its end
-            return
+        assert look is not None
         with drawn(kept=True):  # at the end: a second look is to find other random numbers
             before = look.why_not
             if work.is_kept:
@@ -89,7 +88,8 @@ class Canary:
             common = _common(work)
             if not work.is_kept or gap(common, _common(work)).is_near:  # else they are random
                 self.text = common.text
-            digests = backend.all_gather_object(self.digest if look.why_not == before else None)
+            mine = short(self.text) if look.why_not == before else None
+            digests = backend.all_gather_object(mine)
             if None in digests:
                 look.refuse(look.why_not or RANDOM, backend.rank)
                 self.text = ""
@@ -98,12 +98,12 @@ class Canary:
         if step > 1:  # other ranks have their own
             self.text = ""
 
-    def compare_first(self, work: Work, digests: Sequence[bytes]) -> None:
+    def compare_first(self, work: Work, digests: Sequence[str]) -> None:
         """Compare the outputs of the first elements of a stream; every rank must call it.
 
         Args:
             work: What is evaluated.
-            digests: The `digest` of each rank.
+            digests: The ``text`` of each rank, as `disteval.identity.short` has it.
 
         Raises:
             UsageError: As `compare` raises it.
@@ -111,12 +111,7 @@ class Canary:
         with drawn(kept=True):
             self._settle(work, digests, 1)
 
-    @property
-    def digest(self) -> bytes:
-        """What is equal for equal outputs, in 8 bytes; nothing if they are not known."""
-        return blake2b(self.text.encode(), digest_size=8).digest() if self.text else b""
-
-    def _settle(self, work: Work, digests: Sequence[bytes], step: int) -> None:
+    def _settle(self, work: Work, digests: Sequence[str], step: int) -> None:
         counted = digests[::step]
         if len(counted) < 2 or not all(counted):
             return
@@ -147,7 +142,7 @@ class Canary:
         self._is_due = False
         pair: list[Outputs] = []
         copied = None
-        if _is_small():
+        if _COMPILERS.isdisjoint(sys.modules):
             with drawn(kept=True) as moved, suppress(Exception):  # it may take whole batches alone
                 some = first_rows(inputs, rows, min(rows, _TWICE))
                 copies = [deepcopy(some), deepcopy(some)]
@@ -195,11 +190,6 @@ def _is_read_alike(work: Work, batch: Batch) -> bool:
     return len(digests) == 1
 
 
-def _is_small() -> bool:
-    """Return whether a batch of another shape costs no more than its rows."""
-    return sys.modules.keys().isdisjoint(_COMPILERS)
-
-
 def _common(work: Work) -> Outputs:
     """Return the outputs of the common samples, as far as there are any."""
     look, form, stream = work.look, work.form, work.stream
@@ -214,7 +204,7 @@ def _common(work: Work) -> Outputs:
         ids = look.numbers[:most]
     if not taken and not len(ids):
         return Outputs()
-    for step in (1, form.step) if _is_small() else (form.step,):
+    for step in (1, form.step) if _COMPILERS.isdisjoint(sys.modules) else (form.step,):
         with suppress(Exception):  # the rank that counts such a sample tells of it
             if work.opened is not None:
                 assert look is not None

@@ -9,10 +9,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from disteval.arguments import check_choice, check_count
+from disteval.arguments import check_choice, check_count, is_switched_on
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Counted, add_certificates, describe_faults, not_once, prove
-from disteval.data.contents import Digests, as_text, differing, digests_of_rows, is_on, total
+from disteval.coverage import (
+    Counted,
+    add_certificates,
+    describe_faults,
+    not_once,
+    prove,
+    unpacked_ids,
+)
+from disteval.data.contents import DIGESTS, Digests, as_text, differing, digests_of_rows, total
 from disteval.data.digests import IncomparableError
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import CoverageError, UsageError
@@ -90,7 +97,7 @@ class Coverage:
         found = np.atleast_1d(found)
         if contents is None and len(found):
             self._contents = None
-        if contents is not None and self._contents is not None and is_on():
+        if contents is not None and self._contents is not None and is_switched_on(DIGESTS):
             self._contents.append(_digests(contents, len(found)))
         self._counted.add(found)
 
@@ -122,11 +129,12 @@ class Coverage:
         """
         check_choice("repeats", repeats, ("forbidden", "allowed"))
         backend = joining_backend(self._backend)
-        ids = self._counted.all() if self._contents else np.zeros(0, np.int64)
+        blocks, certificate = self._counted.sealed()
         contents: int | None = None
-        if self._contents is not None and is_on():
-            contents = total(ids, np.concatenate([np.zeros(0, np.uint64), *self._contents]))
-        certificate = self._counted.certificate()._replace(contents=contents)
+        if self._contents is not None and is_switched_on(DIGESTS):
+            digests = np.concatenate([np.zeros(0, np.uint64), *self._contents])
+            contents = total(unpacked_ids(blocks), digests)
+        certificate = certificate._replace(contents=contents)
         notes = backend.all_gather_object((self._size, repeats, digest, certificate))
         for position, name in enumerate(("sizes", "settings of repeats", "digests")):
             given = [note[position] for note in notes]
@@ -135,14 +143,13 @@ class Coverage:
                     f"ranks certify coverage with different {name}: {given}, by rank; give every "
                     f"rank the same"
                 )
-        certificates = [certificate for *_, certificate in notes]
-        counted = sum(certificate.counted for certificate in certificates)
-        contents = add_certificates(certificates).contents
-        if prove(certificates, counted if self._size is None else self._size):
+        whole = add_certificates([certificate for *_, certificate in notes])
+        counted, _, contents = whole
+        if prove(whole, counted if self._size is None else self._size):
             found = _checked(contents, digest, backend.world_size)
             return Covered(counted, counted, np.zeros(0, np.int64), *found)
 
-        shards = [sent.all() for sent in backend.all_gather_object(self._counted)]
+        shards = [*map(unpacked_ids, backend.all_gather_object(blocks))]
         distinct, times = np.unique(np.concatenate(shards), return_counts=True)
         size = int(distinct[-1]) + 1 if self._size is None else self._size
         faults = describe_faults([distinct] if repeats == "allowed" else shards, size)

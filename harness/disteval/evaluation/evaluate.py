@@ -26,7 +26,7 @@ from disteval.coverage import (
     unpacked_ids,
 )
 from disteval.data.collate import Collate, first_rows
-from disteval.data.contents import SHARD_BITS, as_text, is_on
+from disteval.data.contents import DIGESTS, SHARD_BITS, as_text
 from disteval.data.length_of import ByLength
 from disteval.data.plan import Batch, Indices
 from disteval.data.predictions import Predictions, complete
@@ -145,26 +145,25 @@ def evaluate_task(
     backend = joining_backend(backend)
     if traces.current() is not None and backend.world_size > 1:
         backend = _recorded(backend)
-    error: Exception | None = None
     work: Work | None = None
-    settings: dict[str, Any] = {}
-    folder: Path | None = None
     try:
-        if not isinstance(leases, Leases | None):
-            raise UsageError(f"leases must be a disteval.Leases, such as Leases(), not {leases!r}")
-        folder = None if ledger is None else Path(check_path("ledger", ledger))
-        is_kept = leases is not None or folder is not None
-        work = Work(make(), backend, predictions, progress, is_kept=is_kept)
-        if leases is not None:
-            leases = leases.of_spread(work)
-        found = {} if leases is None else leases.settings(work, folder)
-        settings = work.settings | found
-    except Exception as caught:  # the other ranks wait for this one
-        error = caught
-    try:
-        agree(backend, settings, error, None if work is None else work.look)
-        assert work is not None
-        work.canary.compare(work, 1 if leases is None else leases.same)
+        try:
+            if not isinstance(leases, Leases | None):
+                raise UsageError(
+                    f"leases must be a disteval.Leases, such as Leases(), not {leases!r}"
+                )
+            folder = None if ledger is None else Path(check_path("ledger", ledger))
+            is_kept = leases is not None or folder is not None
+            work = Work(make(), backend, predictions, progress, is_kept=is_kept)
+            if leases is not None:
+                leases = leases.of_work(work, folder)
+        except Exception as error:  # the other ranks wait for this one
+            agree(backend, {}, error)
+            raise
+        held = work.held if work.is_kept else None
+        work.held = agree(backend, work.settings, None, work.look, held)
+        if work.look is not None:
+            work.canary.compare(work, 1 if leases is None else leases.same)
         with ExitStack() as stack:
             schedule: Schedule
             if leases is None:
@@ -204,7 +203,11 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
     if work.look is not None and not alone:
         is_kept = stored or leases is not None
         compared = compared or (work.look.count if is_kept else work.look.compared)
-    is_exact = is_on() and (alone or compared == outcome.size) and outcome.repeatable is not False
+    is_exact = (
+        is_switched_on(DIGESTS)
+        and (alone or compared == outcome.size)
+        and outcome.repeatable is not False
+    )
     told = work.canary.difference, None if leases is None else leases.difference
     differences = [each for each in told if each is not None]
     if stored and schedule.rank == 0:
@@ -308,7 +311,7 @@ class _Loop:
         with self._schedule.whole():
             done, self._done = self._done, _Done()
             part = Part(
-                self._schedule.rank, done.counted.packed(), done.counted.certificate(),
+                self._schedule.rank, *done.counted.sealed(),
                 take_totals(work.task.metrics, done.first or 0),
                 () if work.writer is None else work.writer.take(),
                 {} if work.stream is None else dict(work.stream.lengths),
@@ -388,7 +391,7 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
     """
     whole, size = joined(parts), work.source.size
     ids = runs_of_elements(whole.lengths) if size is None else size
-    if not prove([whole.certificate], ids):
+    if not prove(whole.certificate, ids):
         shards = [np.zeros(0, np.int64)] * (1 + max(part.rank for part in parts))
         for part in parts:
             shards[part.rank] = np.concatenate([shards[part.rank], unpacked_ids(part.ids)])

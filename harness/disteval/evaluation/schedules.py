@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +19,12 @@ from disteval.data.plan import Batch, dealt
 from disteval.data.predictions import GatheredPredictions, Predictions, locked
 from disteval.data.predictions.writer import is_due
 from disteval.data.same_streams import check_streams
-from disteval.data.sources import Indexed, Shards, Source
+from disteval.data.sources import NOTHING, Indexed, Shards, Source
 from disteval.errors import HarnessError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, gathered, on_rank_0
 from disteval.evaluation.result import Completed, Outcome, outcome_of
 from disteval.evaluation.work import Work
-from disteval.identity import held_by_all
+from disteval.identity import short
 from disteval.ledger import Ledger, LedgerLog, Part, merged, open_ledger, stored_of
 from disteval.metrics.totals import pack_totals
 from disteval.plain import packed
@@ -115,7 +115,7 @@ class Fixed(Schedule):
             self.whole = _interrupts_held_back
             self._open(ledger)
         self.source = work.source
-        self.source.begin(stored_of(self._stored))
+        self.source.begin(stored_of(self._stored) if self._stored else NOTHING)
 
     def leases(self) -> Iterator[Iterator[tuple[int, bool]]]:
         """Yield this rank's units, see `Schedule`."""
@@ -155,7 +155,7 @@ class Fixed(Schedule):
     def _open(self, ledger: Path | None) -> None:
         """Open the ledger on rank 0, and have every rank write to its folder."""
         work, backend = self._work, self._backend
-        record = work.record(held_by_all(backend, work.held))
+        record = work.record()
         target = work.target if isinstance(work.target, Predictions) else None
 
         def begin() -> tuple[Any, ...]:
@@ -200,7 +200,7 @@ class Fixed(Schedule):
         elements = None if work.stream is None else work.stream.elements
         stream: tuple[Any, ...] = ()
         if work.stream is not None and elements is not None:
-            stream = (work.stream.lengths, elements.total()), work.canary.digest
+            stream = (work.stream.lengths, elements.total()), short(work.canary.text)
         # Rank 0 computes, so its own parts stay where they are.
         parts = () if failure or not self.rank else tuple(part.plain() for part in self._parts)
         padded = self.seen - sum(part.certificate.counted for part in self._parts)
@@ -290,13 +290,18 @@ class Leases:
         """The number of consecutive ranks that evaluate the same batches."""
         return self.group_size if self.in_group == "same" else 1
 
-    def settings(self, work: Work, ledger: Path | None) -> dict[str, Any]:
-        """Check that work can be done in leases, and return what must be the same on every rank.
+    def of_work(self, work: Work, ledger: Path | None) -> Leases:
+        """Return these leases, and have ranks compare their settings; check that work fits them.
+
+        They are of one group of all ranks if a model's parameters are sharded over these.
 
         Raises:
             UsageError: The samples have no numbers, predictions are gathered in memory, or the
                 world size is no multiple of the ranks of a lease.
         """
+        if work.spans_ranks and self.group_size == 1 and work.stream is None:
+            spread = replace(self, group_size=work.backend.world_size, in_group="turns")
+            return spread.of_work(work, ledger)
         if work.stream is not None and not isinstance(work.stream, Shards):
             if work.stream.sharded is not None:
                 raise UsageError(
@@ -331,15 +336,6 @@ class Leases:
                 "in_group='turns' can't be kept for shards, whose lengths nobody knows; leave it "
                 "out, or make a list of the samples"
             )
-        return {
-            "timeout": self.timeout,
-            "group_size": self.group_size,
-            "in_group": self.in_group,
-            "ledger": None if ledger is None else str(ledger.absolute()),
-        }
-
-    def of_spread(self, work: Work) -> Leases:
-        """Return leases of one group of all ranks if a model's parameters are sharded over them."""
-        if not work.spans_ranks or self.group_size > 1 or work.stream is not None:
-            return self
-        return replace(self, group_size=work.backend.world_size, in_group="turns")
+        work.settings |= asdict(self)
+        work.settings["ledger"] = None if ledger is None else str(ledger.absolute())
+        return self

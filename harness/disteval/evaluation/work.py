@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from disteval.arguments import check_flag, found_value
+from disteval.arguments import check_flag, found_value, is_switched_on
 from disteval.by_sample import drawn, takes_ids
 from disteval.contract import BaseDistBackend
-from disteval.data.contents import CONTENTS, Look, is_on
+from disteval.data.contents import CONTENTS, DIGESTS, Look
 from disteval.data.plan import Batch
 from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
 from disteval.data.samples import Sized, open_samples
@@ -22,7 +22,7 @@ from disteval.errors import UsageError
 from disteval.evaluation.canary import Canary
 from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates
-from disteval.identity import describe, described, is_whole
+from disteval.identity import HELD, Description, describe, is_whole, short
 from disteval.ledger import PREDICTIONS
 from disteval.metrics.totals import begin_totals, end_totals
 from disteval.outputs import OUTPUTS
@@ -61,7 +61,8 @@ class Work:
         canary: The calls of ``predict`` that are not counted.
         settings: What must be the same on every rank, by name.
         evaluated: The record of what is evaluated, by which it goes on.
-        held: The record of the values that ``predict`` holds, which may differ between ranks.
+        held: The record of the values that ``predict`` holds; once ranks agree, of those that all
+            ranks hold alike, without what is each rank's own, such as its device.
         weights: The digests of the weights of the models that it holds, which may not.
         spans_ranks: Whether it holds a model of torch whose parameters are sharded over ranks, so
             that each call is a collective.
@@ -103,7 +104,7 @@ class Work:
         if self.is_kept or backend.world_size > 1:
             self._describe()
         elif "torch" in sys.modules:
-            found = described("predict", task.predict, is_model=True, has_digests=False)
+            found = Description("predict", task.predict, is_model=True, has_digests=False)
             self._models = found.models
         if self.opened is None:
             in_step = self.spans_ranks if task.even_calls is None else task.even_calls
@@ -128,14 +129,10 @@ class Work:
         self.source.close()
         end_totals(self.task.metrics)
 
-    def record(self, held: Mapping[str, str]) -> dict[str, str]:
-        """Return what must be equal for a later run to go on, by name.
-
-        Args:
-            held: What all ranks hold alike.
-        """
-        found = self.evaluated | dict(held) | {OUTPUTS: self.canary.text}
-        found[CONTENTS] = "" if self.look is None else self.look.digest
+    def record(self) -> dict[str, str]:
+        """Return what must be equal for a later run to go on, by name."""
+        found = self.evaluated | self.held | {OUTPUTS: self.canary.text}
+        found[CONTENTS] = "" if self.look is None else short(self.look.text)
         if isinstance(self.target, Predictions):
             found["the format of predictions"] = self.target.format
             found[PREDICTIONS] = str(self.target.path.absolute())
@@ -155,10 +152,11 @@ class Work:
         found["metrics"] = str(sorted(map(str, task.metrics)))
         for name, metric in task.metrics.items():
             found |= describe(f"the metric {name!r}", metric)
-        model = described("predict", task.predict, is_model=True)
-        self.held, self._models = model.held, model.models
+        model = Description("predict", task.predict, is_model=True)
+        self.held = {f"{HELD}{name}": value for name, value in model.values.items()}
+        self._models = model.models
         self.spans_ranks = not all(map(is_whole, model.models))
-        if is_on():
+        if is_switched_on(DIGESTS):
             self.weights = model.weights
         for name in ("collate", "update"):
             found |= describe(name, getattr(task, name))

@@ -15,7 +15,7 @@ import numpy as np
 
 from disteval.arguments import check_choice, check_count
 from disteval.contract import BaseDistBackend
-from disteval.coverage import Certificate, prove
+from disteval.coverage import Certificate, add_certificates, prove
 from disteval.default_backend import joining_backend
 from disteval.errors import CoverageError, RankError, UsageError, describe_error
 from disteval.identity import check_same, digest_of, text
@@ -371,7 +371,7 @@ class SummableMetric(BaseMetric):
         counted, states = zip(*(yield do, lambda: (self._counted(), self._state())), strict=True)
         lengths, proofs = zip(*counted, strict=True)
         if all_have_ids(lengths, proofs):
-            if size is None or not prove([proof for proof in proofs if proof], size):
+            if size is None or not prove(add_certificates([*filter(None, proofs)]), size):
                 once = Once((yield do, lambda: self._ids.all().ids), size)
                 sent = yield do, lambda: each_once(*once.of_rank(rank))
                 states, values = zip(*sent, strict=True)

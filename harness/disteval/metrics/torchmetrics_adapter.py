@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from disteval.contract import BaseDistBackend
-from disteval.coverage import describe_faults, not_once, prove
+from disteval.coverage import add_certificates, describe_faults, not_once, prove
 from disteval.errors import UsageError
 from disteval.metrics.arrays import Array, Numbers, kind_of, shape_of, to_numpy
 from disteval.metrics.base import BaseMetric, Steps, settings_in, spelled
@@ -124,7 +124,7 @@ class _TorchMetric(BaseMetric):
         name = type(self._metric).__name__
         lengths, proofs = zip(*(yield f"count {name}", self._counted), strict=True)
         if all_have_ids(lengths, proofs):
-            if size is None or not prove([proof for proof in proofs if proof], size):
+            if size is None or not prove(add_certificates([*filter(None, proofs)]), size):
                 shards = yield f"check {name}", lambda: self._ids.all().ids
                 if faults := describe_faults(shards, size):
                     raise not_once(sum(map(len, shards)), size, faults)
