@@ -46,6 +46,7 @@ FOLD_BYTES = 64 << 20
 PREDICTIONS = "the folder of predictions"
 """Their name in the record of an evaluation."""
 
+_SOME_BYTES = 8 << 20  # of the states of parts in one message, unless a single part has more
 _log = logging.getLogger("disteval.ledger")
 _NAME = re.compile(r"\.?ledger-(\d{6,})-([0-9a-f]{16})\.log")
 _VERSION = 5
@@ -327,10 +328,19 @@ class Ledger:
             self.close()
             raise
 
-    @property
-    def parts(self) -> Sequence[Part]:
-        """All parts that were committed, of this run and of earlier ones."""
-        return [*self.stored, *self._parts]
+    def some(self, start: int = 0) -> tuple[Sequence[Part], bool]:
+        """Return as many committed parts as a message should hold, and whether the last is there.
+
+        They are those of earlier runs and of this one, from ``start`` on.
+        """
+        parts = [*self.stored, *self._parts]
+        stop, size = start, 0
+        while stop < len(parts) and (
+            stop == start or size + len(parts[stop].states) <= _SOME_BYTES
+        ):
+            size += len(parts[stop].states)
+            stop += 1
+        return parts[start:stop], stop >= len(parts)
 
     def commit(self, part: Part) -> None:
         """Commit a part, see `LedgerLog.commit`; large states that are sums are added up."""

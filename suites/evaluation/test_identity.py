@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Leases, UsageError, evaluate, load_predictions, predict_all
+from disteval import Leases, Task, UsageError, evaluate, load_predictions, predict_all
 from disteval.data import Predictions, ShardedStream
 from disteval.errors import HarnessError
 from disteval.metrics import Accuracy, BaseMetric, ConfusionMatrix, Mean, Weighted
@@ -297,8 +297,8 @@ def test_a_run_does_not_go_on_with_something_else(tmp_path: Path, change: str, w
             arguments.setdefault("predict", machine.model(scale=scale))
             if way == "predictions" or {"format", "record"} & {*change.split()}:
                 folder = tmp_path / "predictions"
-                arguments["predictions"] = Predictions(folder, form, record=record)
-            return evaluate(backend=backend, batch_size=2, **arguments, **where)
+                where["predictions"] = Predictions(folder, form, record=record)
+            return Task(batch_size=2, **arguments).evaluate(backend, **where)
 
         return run_ranks(world, rank)
 

@@ -89,7 +89,7 @@ def test_a_task_has_every_argument_that_belongs_to_it_with_its_default() -> None
         assert theirs.pop(name).default == of_one_evaluation[name].default
     defaults = {Parameter.empty: MISSING}
     mine = {field.name: field.default for field in fields(Task)}
-    assert mine.pop("record") is None  # which Predictions takes
+    assert (mine.pop("record"), mine.pop("name")) == (None, "")  # its own
     assert mine == {
         name: defaults.get(parameter.default, parameter.default)
         for name, parameter in theirs.items()

@@ -41,7 +41,7 @@ from disteval.cli.options import (
     timeout_option,
 )
 from disteval.cli.terminal import is_quiet, write_reports
-from disteval.data.contents import SWITCH
+from disteval.data.contents import DIGESTS
 from disteval.data.predictions import Predictions, load_predictions
 from disteval.data.predictions.formats import FORMATS
 from disteval.data.predictions.settings import FormatName
@@ -288,7 +288,8 @@ def eval_command(
 
     report = EvalLeader(job, new_world, size, progress and not is_quiet()).evaluate()
     if expect_digest is not None and report["digest"] != expect_digest:
-        found = report["digest"] or f"not known (their contents can't be compared, or {SWITCH}=off)"
+        why = f"not known (their contents can't be compared, or {DIGESTS}=off)"
+        found = report["digest"] or why
         written = f"; the predictions of these samples are in {target.path}" if target else ""
         raise UsageError(
             f"--expect-digest: the digest of the samples is {found}, and {expect_digest} was "

@@ -17,7 +17,7 @@ from disteval.default_backend import get_dist_backend
 from disteval.errors import HarnessError, RankError
 from disteval.evaluation.agreement import Failure, agree, on_rank_0
 from disteval.evaluation.evaluate import carry_out
-from disteval.evaluation.result import Completed, Evaluation, outcome_of
+from disteval.evaluation.result import Evaluation, Outcome, outcome_of
 from disteval.evaluation.schedules import Finish, Leases, Schedule
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Target, Work
@@ -40,13 +40,28 @@ class Borrowed(Schedule):
 
     Args:
         work: What is evaluated.
-        borrower: This rank's end of the leases.
+        link: The connection to the lender, to whom this rank has reported.
         turns: The number of ranks of its group that take units in turn.
+
+    Raises:
+        HarnessError: The lender is gone, or has refused this rank.
     """
 
-    def __init__(self, work: Work, borrower: Borrower, turns: int = 1) -> None:
-        self._turns = turns
-        self._work, self.source, self._borrower = work, work.source, borrower
+    def __init__(self, work: Work, link: Link, turns: int = 1) -> None:
+        self._work, self.source, self._turns = work, work.source, turns
+        settings = {
+            name: value if isinstance(value, str) else repr(value)
+            for name, value in work.settings.items()
+        }
+        settings[CONTENTS] = "" if work.look is None else work.look.text
+        settings[OUTPUTS] = work.canary.text
+        source = work.source
+        source.begin(NOTHING)
+        assert source.units is not None  # no stream that every rank reads whole
+        borrower = self._borrower = Borrower(link, settings, work.record(), source.units)
+        if borrower.stored:  # which is left out
+            source.begin(stored_of(borrower.stored))
+        borrower.units = source.units
         self.rank, self.is_kept = borrower.rank, borrower.is_kept
         self._lease = Lease(-1, 0, 0)
         self._unit: int | None = None
@@ -64,15 +79,14 @@ class Borrowed(Schedule):
         """Give a sign of life, and drop the lease if another rank was first; see `Schedule`."""
         self._unit = batch.unit
         done = batch.unit - self._lease.start + isinstance(self.source, Indexed)
-        self._borrower.progress(self._lease, done)
-        return "go on" if self._borrower.is_wanted(self._lease) else "drop"
+        return "go on" if self._borrower.progress(self._lease, done) else "drop"
 
     def commit(self, part: Part) -> None:
         """Send what the lease amounts to."""
         waited = self.source.waited if isinstance(self.source, Indexed) else 0.0
         self._borrower.commit(self._lease, part, waited)
 
-    def complete(self, finish: Finish, failure: Failure | None) -> Completed:
+    def complete(self, finish: Finish, failure: Failure | None) -> Outcome:
         """Wait for the result, which the lender may have this rank compute; see `Schedule`."""
         work, borrower = self._work, self._borrower
         if failure is not None:
@@ -86,8 +100,9 @@ class Borrowed(Schedule):
                 raise error from failure.error
             raise error
         told = finished.report
-        found = outcome_of(finished.value)
-        return Completed(found, told.ranks, told.resumed, told.since, leases=told)
+        return outcome_of(finished.value)._replace(
+            world_size=told.ranks, stored=told.resumed, since=told.since, leases=told
+        )
 
 
 def run_leases(
@@ -110,7 +125,7 @@ def run_leases(
         Leases().of_work(work, None)
         if work.look is not None:
             work.canary.compare(work)
-        return carry_out(work, Borrowed(work, _joined(work, link)))
+        return carry_out(work, Borrowed(work, link))
 
 
 @contextmanager
@@ -127,30 +142,11 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
             if link is None:
                 link = stack.enter_context(closing(Link(connect(address))))
             link.report(work.backend.rank)
-            borrower = _joined(work, link)
+            borrowed = Borrowed(work, link, leases.group_size // leases.same)
         except HarnessError as error:  # the other ranks wait for this one
             failure = error
         agree(work.backend, {}, failure)
-        turns = leases.group_size if leases.in_group == "turns" else 1
-        yield Borrowed(work, borrower, turns)
-
-
-def _joined(work: Work, link: Link) -> Borrower:
-    """Join the evaluation, and leave out what earlier runs have evaluated."""
-    settings = {
-        name: value if isinstance(value, str) else repr(value)
-        for name, value in work.settings.items()
-    }
-    settings[CONTENTS] = "" if work.look is None else work.look.text
-    settings[OUTPUTS] = work.canary.text
-    source = work.source
-    source.begin(NOTHING)
-    assert source.units is not None  # no stream that every rank reads whole
-    borrower = Borrower(link, settings, work.record(), source.units)
-    if borrower.stored:
-        source.begin(stored_of(borrower.stored))
-    borrower.units = source.units
-    return borrower
+        yield borrowed
 
 
 def _lender(

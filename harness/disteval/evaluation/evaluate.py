@@ -196,17 +196,16 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
         if report is None and work.progress and not schedule.rank and total != 0:
             report = stack.enter_context(_bar(total))
         failure = run(work, schedule, report, total)
-    outcome, world_size, stored, since, padded, compared, leases = schedule.complete(
-        partial(finish, work), failure
-    )
-    alone = world_size == 1 and not stored
+    found = schedule.complete(partial(finish, work), failure)
+    stored, compared, leases = found.stored, found.compared, found.leases
+    alone = found.world_size == 1 and not stored
     if work.look is not None and not alone:
         is_kept = stored or leases is not None
         compared = compared or (work.look.count if is_kept else work.look.compared)
     is_exact = (
         is_switched_on(DIGESTS)
-        and (alone or compared == outcome.size)
-        and outcome.repeatable is not False
+        and (alone or compared == found.size)
+        and found.repeatable is not False
     )
     told = work.canary.difference, None if leases is None else leases.difference
     differences = [each for each in told if each is not None]
@@ -218,21 +217,21 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
                 "found out: %s", stored, ", ".join(unknown),
             )  # fmt: skip
     return Evaluation(
-        metrics=outcome.metrics,
-        size=outcome.size,
-        evaluated=outcome.size,
-        padded=padded,
-        world_size=world_size,
+        metrics=found.metrics,
+        size=found.size,
+        evaluated=found.size,
+        padded=found.padded,
+        world_size=found.world_size,
         batch_size=work.form.batch_size,
         seconds=time.perf_counter() - begin,
         stored=stored,
-        since=since,
+        since=found.since,
         leases=leases,
         coverage="exact" if is_exact else "by index",
         compared=compared,
-        digest=as_text(outcome.contents),
-        difference=None if outcome.repeatable is False else max(differences, default=None),
-        repeatable=outcome.repeatable,
+        digest=as_text(found.contents),
+        difference=None if found.repeatable is False else max(differences, default=None),
+        repeatable=found.repeatable,
     )
 
 

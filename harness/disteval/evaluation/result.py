@@ -66,7 +66,7 @@ class Evaluation:
 
 
 class Outcome(NamedTuple):
-    """What an evaluation has found, on every rank.
+    """What an evaluation has found, on every rank; and how, which the schedule adds.
 
     Attributes:
         metrics: Each metric's result, by name.
@@ -74,12 +74,24 @@ class Outcome(NamedTuple):
         contents: The digest of their contents; None if it is not known.
         repeatable: Whether the first samples of each rank were the same twice, with their outputs;
             None if unknown.
+        world_size: The number of ranks.
+        stored: The number of samples that earlier runs had evaluated.
+        since: When the first of these began; nothing without them.
+        padded: The number of samples that were computed as padding.
+        compared: The number of elements of a stream that ranks compared.
+        leases: What happened to leases; None without them.
     """
 
     metrics: dict[str, Any]
     size: int
     contents: int | None
     repeatable: bool | None
+    world_size: int = 1
+    stored: int = 0
+    since: str = ""
+    padded: int = 0
+    compared: int = 0
+    leases: LeaseReport | None = None
 
 
 def outcome_of(data: bytes) -> Outcome:
@@ -96,25 +108,3 @@ def outcome_of(data: bytes) -> Outcome:
             f"remove the ledger, if this is the result of an earlier run"
         ) from error
     return found
-
-
-class Completed(NamedTuple):
-    """What all ranks have found, and how.
-
-    Attributes:
-        outcome: What they have found.
-        world_size: The number of ranks.
-        stored: The number of samples that earlier runs had evaluated.
-        since: When the first of these began; nothing without them.
-        padded: The number of samples that were computed as padding.
-        compared: The number of elements of a stream that ranks compared.
-        leases: What happened to leases; None without them.
-    """
-
-    outcome: Outcome
-    world_size: int
-    stored: int = 0
-    since: str = ""
-    padded: int = 0
-    compared: int = 0
-    leases: LeaseReport | None = None

@@ -22,7 +22,7 @@ from disteval.data.same_streams import check_streams
 from disteval.data.sources import NOTHING, Indexed, Shards, Source
 from disteval.errors import HarnessError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, gathered, on_rank_0
-from disteval.evaluation.result import Completed, Outcome, outcome_of
+from disteval.evaluation.result import Outcome, outcome_of
 from disteval.evaluation.work import Work
 from disteval.identity import short
 from disteval.ledger import Ledger, LedgerLog, Part, merged, open_ledger, stored_of
@@ -74,7 +74,7 @@ class Schedule:
         """Return the number of samples of this rank, padding included; None if it is not known."""
         return None
 
-    def complete(self, finish: Finish, failure: Failure | None) -> Completed:
+    def complete(self, finish: Finish, failure: Failure | None) -> Outcome:
         """Return what all ranks have found, once this one has evaluated all that it could.
 
         Args:
@@ -190,13 +190,14 @@ class Fixed(Schedule):
             return None
         return sum(map(source.samples_of, self.leases()))
 
-    def complete(self, finish: Finish, failure: Failure | None) -> Completed:
+    def complete(self, finish: Finish, failure: Failure | None) -> Outcome:
         """Gather what ranks have evaluated, and have rank 0 prove and compute; see `Schedule`."""
         work, backend = self._work, self._backend
         stored = sum(part.certificate.counted for part in self._stored)
         since = self._since if stored else ""
         if self._result is not None:
-            return Completed(outcome_of(self._result), backend.world_size, stored, since)
+            found = outcome_of(self._result)
+            return found._replace(world_size=backend.world_size, stored=stored, since=since)
         elements = None if work.stream is None else work.stream.elements
         stream: tuple[Any, ...] = ()
         if work.stream is not None and elements is not None:
@@ -218,9 +219,10 @@ class Fixed(Schedule):
             self._ledger.remove()  # the result is in the folder of predictions
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
-        padded = sum(each for _, each, _ in notes)
-        outcome = self._outcome or outcome_of(data)
-        return Completed(outcome, backend.world_size, stored, since, padded, compared)
+        return (self._outcome or outcome_of(data))._replace(
+            world_size=backend.world_size, stored=stored, since=since,
+            padded=sum(each for _, each, _ in notes), compared=compared,
+        )  # fmt: skip
 
     def _compute(self, finish: Finish, parts: Sequence[Part]) -> bytes:
         """Prove and compute on rank 0, and return what the other ranks and later runs get."""

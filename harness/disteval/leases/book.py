@@ -151,7 +151,7 @@ class Book:
         self._ranks.add(rank)
         size = self._paces.size(rank, self._unlent, len(self._ranks))
         if self.awaits_result:
-            lease = self._lend_result() or self._lend_lost(1)
+            lease = self._lend_fresh(1) or self._lend_lost(1)
         else:
             lease = self._lend_fresh(size) or self._lend_lost(size) or self._copy(now)
         if lease is None:
@@ -258,17 +258,12 @@ class Book:
         return lost
 
     def _lend_fresh(self, size: int) -> Lease | None:
-        if self._fresh >= self._units:
+        end = self._units + self.awaits_result
+        if self._fresh >= end:
             return None
-        start, self._fresh = self._fresh, min(self._fresh + size, self._units)
+        start, self._fresh = self._fresh, min(self._fresh + size, end)
         self._unlent -= self._fresh - start
         return self._new(start, self._fresh)
-
-    def _lend_result(self) -> Lease | None:
-        if self._fresh > self._units:  # it was lent before
-            return None
-        self._fresh += 1
-        return self._new(self._units, self._units + 1)
 
     def _lend_lost(self, size: int) -> Lease | None:
         """Lend the lease that was lost first, whole or its first units as a new lease."""

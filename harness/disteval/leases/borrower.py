@@ -90,15 +90,16 @@ class Borrower:
             with traces.span("lease", "lease", **lease._asdict(), attempt=message.attempt):
                 yield lease
 
-    def progress(self, lease: Lease, done: int) -> None:
-        """Say how many units of the lease are done; often enough, and no more often."""
+    def progress(self, lease: Lease, done: int) -> bool:
+        """Say how many units of the lease are done, often enough, and no more often.
+
+        Returns:
+            Whether no other rank was first with the lease; this is not waited for.
+        """
         now = time.monotonic()
         if now - self._told >= _PROGRESS_SECONDS:
             self._told = now
             self._send(Working(lease.number, done))
-
-    def is_wanted(self, lease: Lease) -> bool:
-        """Return whether no other rank was first with the lease; it never waits."""
         while (message := self._link.get(0.0)) is not None and self._end is None:
             if isinstance(message, Unwanted):
                 self._unwanted.add(message.number)

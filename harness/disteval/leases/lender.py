@@ -47,7 +47,6 @@ from disteval.world.channel.messages import (
 _log = logging.getLogger("disteval.leases")
 _TICK_SECONDS = 0.25
 _LAST_TICK_SECONDS = 0.02  # while ranks are waited for that have not got the result
-_PARTS_BYTES = 1 << 23  # of states in one message, unless a single part has more
 
 Replies = list[tuple[Any, Sequence[int]]]
 """Messages, with the ranks that each is for."""
@@ -230,7 +229,7 @@ class Lender:
             self._members.bench(member, message.what)
             self._give_up(member, now)
         elif isinstance(message, Collect) and self._ledger is not None:
-            self._send(_collected(self._ledger.parts, message.start), member)
+            self._send(Collected(*self._ledger.some(message.start)), member)
             if self._book is not None:
                 self._book.progress(member.holder, now)
 
@@ -331,31 +330,23 @@ class Lender:
         return None
 
     def _lend(self, now: float) -> None:
-        assert self._book is not None
-        if self._book.awaits_result:
-            self._lend_to([m for m in self._members.by_rank.values() if m.is_ready][:1], now)
-            return
-        for group in [*self._waiting]:
-            ready = self._members.is_ready(group)
-            if ready and not self._lend_to(self._members.group(group), now):
+        """Lend leases to groups that wait, or the result to a rank."""
+        book = self._book
+        assert book is not None
+        asking = [self._members.group(g) for g in self._waiting if self._members.is_ready(g)]
+        if book.awaits_result:
+            asking = [[each] for each in self._members.by_rank.values() if each.is_ready][:1]
+            for (one,) in asking:
+                one.holder = one.rank
+        for members in asking:
+            lease = book.ask(members[0].holder, now)
+            if lease is None:
                 return  # there is nothing for the others either
-            del self._waiting[group]
-
-    def _lend_to(self, members: list[Member], now: float) -> bool:
-        """Lend a lease to a group, or the result to a rank; return whether there is one."""
-        assert self._book is not None
-        if not members:
-            return False
-        if self._book.awaits_result:
-            members[0].holder = members[0].rank
-        lease = self._book.ask(members[0].holder, now)
-        if lease is None:
-            return False
-        attempt = self._attempts[lease.number] = self._attempts.get(lease.number, 0) + 1
-        for member in members:
-            member.waits, member.lease, member.report = False, lease, None
-        self._send(Lend(*lease, attempt), *members)
-        return True
+            self._waiting.pop(members[0].rank // self._size, None)
+            attempt = self._attempts[lease.number] = self._attempts.get(lease.number, 0) + 1
+            for member in members:
+                member.waits, member.lease, member.report = False, lease, None
+            self._send(Lend(*lease, attempt), *members)
 
     def _take_commit(self, member: Member, commit: Commit, now: float) -> None:
         lease = member.lease
@@ -412,15 +403,6 @@ class Lender:
     def _give_up(self, member: Member, now: float) -> None:
         if self._book is not None:
             self._book.lose(member.holder, now)
-
-
-def _collected(parts: Sequence[Part], start: int) -> Collected:
-    """Return the parts from one on, as many as a message should hold: one, or a few small ones."""
-    stop, size = start, 0
-    while stop < len(parts) and (stop == start or size + len(parts[stop].states) <= _PARTS_BYTES):
-        size += len(parts[stop].states)
-        stop += 1
-    return Collected(parts[start:stop], stop >= len(parts))
 
 
 class LenderThread:
