@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from disteval import Leases, RankError, Task, UsageError, evaluate, predict_all
-from disteval.data import ShardedStream
+from disteval.data import ByLength, ShardedStream
 from disteval.evaluation.borrowed import run_leases
 from disteval.metrics import Mean
 from disteval.world import World
@@ -293,3 +293,15 @@ def test_a_stream_that_goes_on_says_that_its_model_is_not_known_to_be_the_same(
     for _ in range(2):
         mean_of(model([1.0, 1.0]), kind="stream", ledger=tmp_path)
     assert "outputs of predict" in caplog.text
+
+
+def test_the_shortest_samples_are_compared_where_lengths_are_given() -> None:
+    calls: list[list[int]] = []
+
+    def predict(batch: Any, ids: Any) -> Any:
+        calls.append(ids.tolist())
+        return batch
+
+    by_length = ByLength(np.arange(20) % 10 + 1)
+    values(run_ranks(2, lambda backend: mean_of(predict, backend, by_length=by_length)))
+    assert calls.count([0, 10, 1, 11]) == 2 and calls.count([9]) + calls.count([7]) == 4

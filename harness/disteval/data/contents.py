@@ -351,8 +351,9 @@ class Look:
                 self.why_not = RANDOM
 
     def has(self, numbers: Indices, contents: int | None) -> bool:
-        """Return whether the first samples, read again, have the `total` that they had."""
-        return contents is None or contents == total(numbers, self._some[: len(numbers)])
+        """Return whether some of the samples, read again, have the `total` that they had."""
+        places = [self.numbers.tolist().index(number) for number in numbers.tolist()]
+        return contents is None or contents == total(numbers, self._some[places])
 
     def refuse(self, why: str, rank: int) -> None:
         """Note on every rank, and say on rank 0, why samples can't be compared."""

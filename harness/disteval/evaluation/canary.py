@@ -28,7 +28,8 @@ from disteval.by_sample import drawn, seed_all
 from disteval.data.collate import first_rows
 from disteval.data.contents import RANDOM
 from disteval.data.digests import digest_of
-from disteval.data.plan import Batch, Picked, filled_rows
+from disteval.data.length_of import ByLength
+from disteval.data.plan import Batch, Indices, Picked, filled_rows
 from disteval.data.samples import Items
 from disteval.data.sources import FIRST, Taken, WholeStream
 from disteval.identity import short
@@ -144,7 +145,8 @@ class Canary:
         copied = None
         if _COMPILERS.isdisjoint(sys.modules):
             with drawn(kept=True) as moved, suppress(Exception):  # it may take whole batches alone
-                some = first_rows(inputs, rows, min(rows, _TWICE))
+                most = _TWICE if work.form.by_length is None else 1  # the first may be the longest
+                some = first_rows(inputs, rows, min(rows, most))
                 copies = [deepcopy(some), deepcopy(some)]
                 pair = [_taken_apart(predict(first, **named)) for first, named in copies]
         if not pair:
@@ -201,7 +203,7 @@ def _common(work: Work) -> Outputs:
     if isinstance(stream, WholeStream):
         taken = stream.first()[:most]
     elif look is not None and look.count:
-        ids = look.numbers[:most]
+        ids = _shortest(look.numbers, form.by_length)[:most]
     if not taken and not len(ids):
         return Outputs()
     for step in (1, form.step) if _COMPILERS.isdisjoint(sys.modules) else (form.step,):
@@ -224,6 +226,13 @@ def _common(work: Work) -> Outputs:
             outputs = first_rows(outputs, batch.rows, len(batch.ids))
             return _taken_apart(outputs, batch.ids.tolist())
     return Outputs()
+
+
+def _shortest(numbers: Indices, by_length: ByLength | None) -> Indices:
+    """Return the numbers of samples, those with the shortest first where lengths are given."""
+    if by_length is None or callable(by_length.length) or isinstance(by_length.length, str | None):
+        return numbers
+    return numbers[np.argsort(np.asarray(by_length.length)[numbers], kind="stable")]
 
 
 def _taken_apart(outputs: Any, ids: Sequence[int] = (0,)) -> Outputs:
