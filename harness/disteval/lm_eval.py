@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import json
 import os
 import shutil
@@ -20,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from hashlib import blake2b
 from inspect import signature
 from pathlib import Path
@@ -34,6 +33,7 @@ from disteval.contract import BaseDistBackend
 from disteval.data.length_of import ByLength
 from disteval.errors import DataError, UsageError, describe_error
 from disteval.evaluation import Task
+from disteval.evaluation.sharers import Sharers, meet
 from disteval.extras import needs
 from disteval.files import sync_folder
 from disteval.identity import describe
@@ -57,7 +57,7 @@ _NOT_TAKEN = (
 _LAUNCHED = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
 )  # fmt: skip
-"""The variables by which accelerate finds other ranks, of which a model must not be a part."""
+"""The variables by which models and lm-eval find other ranks, and would divide the documents."""
 
 _VOLATILE = {"date", "start_time", "end_time", "total_evaluation_time_seconds", "pretty_env_info"}
 """What differs in the results of two processes that have evaluated the same answers."""
@@ -85,16 +85,17 @@ def task(arguments: list[str], backend: BaseDistBackend) -> Task:
         lm = run.model(backend)
         requests = run.requests(lm)
     batches, lengths = _batches(lm, requests, **run.options)
+    predict = Model(lm, requests, (run.cfg.seed or [0, 0, 0])[2] or 0)
     metric = Answers(lambda answers: run.records(lm, requests, answers))
     vars(metric).update(run.settings(lm))
     return Task(
         samples=[_sample(each) for each in requests],
-        predict=Model(lm, requests, (run.cfg.seed or [0, 0, 0])[2] or 0),
+        predict=predict,
         metrics={"lm_eval": metric},
         batch_size=max(map(len, batches)),
         collate=list,
         fixed_shape=False,
-        even_calls=False,
+        even_calls=None if predict.sharers.are_many else False,
         by_length=ByLength(np.array(lengths), batches=batches),
         name=f"lm-eval {lm_eval.__version__}",
     )
@@ -107,33 +108,41 @@ class Model:
         lm: The model.
         requests: All requests of lm-eval by their numbers.
         seed: Seeds what the model draws for a batch.
+
+    Attributes:
+        sharers: The ranks that share its weights.
     """
 
     def __init__(self, lm: Any, requests: Sequence[Any], seed: int) -> None:
         self._lm, self._requests, self._seed = lm, requests, seed
         network = getattr(lm, "model", None)
         self.network = network if hasattr(network, "named_parameters") else None  # to be compared
+        self.sharers = Sharers(network)
 
-    def __call__(self, batch: Sequence[Mapping[str, Any]], ids: Any) -> list[Any]:
+    def __call__(self, batch: Sequence[Any], ids: Any) -> list[Any]:
         """Return an answer for each request."""
-        answers: list[Any] = [None] * len(batch)
-        for kind in dict.fromkeys(each["type"] for each in batch):
-            rows = [row for row, each in enumerate(batch) if each["type"] == kind]
+        found = {tuple(each): self._answers(each) for each in self.sharers.batches(ids)}
+        return found[tuple(ids)]
+
+    def _answers(self, ids: Any) -> list[Any]:
+        answers: dict[int, Any] = {}
+        requests = {number: self._requests[number] for number in ids}
+        for kind in dict.fromkeys(each.request_type for each in requests.values()):
+            asked = {n: each for n, each in requests.items() if each.request_type == kind}
             ask = getattr(self._lm, kind)
             quiet = {"disable_tqdm": True} if "disable_tqdm" in signature(ask).parameters else {}
             with _generators, drawn(kept=True):
                 seed_all(ids, self._seed)
-                found = ask([self._requests[ids[row]] for row in rows], **quiet)
+                found = ask([*asked.values()], **quiet)
             count = sum(each is not None for each in found)
-            if not count == len(found) == len(rows):
+            if not count == len(found) == len(asked):
+                first = _name(_sample(requests[min(asked)]))
                 raise UsageError(
-                    f"{type(self._lm).__name__}.{kind} returned {count} answers to {len(rows)} "
-                    f"requests, of which the first is {_name(batch[rows[0]])}; it must return one "
-                    f"for each"
+                    f"{type(self._lm).__name__}.{kind} returned {count} answers to {len(asked)} "
+                    f"requests, of which the first is {first}; it must return one for each"
                 )
-            for row, answer in zip(rows, found, strict=True):
-                answers[row] = answer
-        return answers
+            answers |= zip(asked, found, strict=True)
+        return [answers[number] for number in ids]
 
 
 class Answers(BaseMetric):
@@ -180,22 +189,22 @@ class Run:
         self._manager.load = kept  # simple_evaluate returns no tasks
 
     def model(self, backend: BaseDistBackend) -> Any:
-        """Return the model, which takes part in no group of processes."""
+        """Return the model, which is whole, or of which each rank of a process group has a part."""
         from lm_eval.api.registry import get_model
 
         cfg = self.cfg
         with _as_usage("--model"):
             kind = get_model(cfg.model)
-        more = {"batch_size": cfg.batch_size, "max_batch_size": cfg.max_batch_size}
-        more["device"] = cfg.device
-        with _changed(**dict.fromkeys(_LAUNCHED)), _as_usage(f"--model_args {cfg.model_args}"):
-            torch = sys.modules.get("torch")
-            count = torch.cuda.device_count() if torch is not None else 0
-            if str(cfg.device).startswith("cuda") and count > 1:
-                more["device"] = f"cuda:{backend.rank % count}"
+        more = {name: getattr(cfg, name) for name in ("batch_size", "max_batch_size", "device")}
+        with _changed(*_LAUNCHED), _as_usage(f"--model_args {cfg.model_args}"):
+            launched = meet(backend)
+            if str(cfg.device).startswith("cuda"):
+                more["device"] = f"cuda:{launched['LOCAL_RANK']}"
+            if "tp_plan" in cfg.model_args:  # transformers asks for these
+                os.environ |= launched
             lm = kind.create_from_arg_obj(dict(cfg.model_args), more)
         if lm.world_size != 1:
-            raise UsageError(f"{cfg.model} joins {lm.world_size} processes; let a rank have it all")
+            raise UsageError(f"{cfg.model} divides the documents by {lm.world_size} processes")
         return lm
 
     def requests(self, lm: Any) -> list[Any]:
@@ -204,23 +213,20 @@ class Run:
         Raises:
             DataError: They can't be built, or one has a type that is not known.
         """
+        built = InterruptedError()
 
-        class Built(Exception):  # noqa: N818 - no error
-            pass
-
-        def stop(*_: object) -> NoReturn:  # when the first is asked, all are there
-            raise Built
+        def stop(_: object) -> NoReturn:  # when the first is asked, all are there
+            raise built
 
         try:
             self._evaluate(_standing_in(lm, stop))
-        except Built:
-            pass
         except Exception as error:
-            raise DataError(
-                f"lm-eval can't build the requests of {', '.join(map(str, self.cfg.tasks)):.200}: "
-                f"{describe_error(error)}. Data that comes from the network has to be fetched "
-                f"before, on every host"
-            ) from error
+            if error is not built:
+                raise DataError(
+                    f"lm-eval can't build the requests of {self.cfg.tasks!s:.200}: "
+                    f"{describe_error(error)}. Data that comes from the network has to be fetched "
+                    f"before, on every host"
+                ) from error
         by_kind: dict[str, list[Any]] = {}
         for name, one in self._loaded["tasks"].items():
             for found in one.instances:
@@ -253,7 +259,7 @@ class Run:
         """
         left = iter(zip(map(_sample, requests), answers, strict=True))
 
-        def replay(_: str, asked: Sequence[Any]) -> list[Any]:
+        def replay(asked: Sequence[Any]) -> list[Any]:
             found = []
             for again in map(_sample, asked):
                 before, answer = next(left, (None, None))
@@ -265,8 +271,13 @@ class Run:
                 found.append(answer)
             return found
 
-        with _generators, _changed(DISABLE_MULTIPROC="1"):  # a fork would have our connections
+        with _generators, _changed(*_LAUNCHED, DISABLE_MULTIPROC="1"):  # forks hold our connections
             found = self._evaluate(_standing_in(lm, replay))
+        if rest := [*left]:
+            raise DataError(
+                f"lm-eval did not ask {len(rest)} of {len(requests)} requests again that were "
+                f"answered, of which the first is {_name(rest[0][0])}; seed what its task draws"
+            )
         samples, name = found.pop("samples", None), self.cfg.model
         found["date"] = self._began
         found["config"]["model"] = self._tracker.general_config_tracker.model_source = name
@@ -328,8 +339,7 @@ class Run:
             return {name: found[name] for name in found.keys() - _VOLATILE}
 
         others = place.parent.glob("*.json")
-        recent = [each for each in others if each.stat().st_mtime > self._began]
-        return lasting(written) in map(lasting, recent)
+        return lasting(written) in [lasting(e) for e in others if e.stat().st_mtime > self._began]
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[Any, dict[str, int | None]]:
@@ -346,15 +356,14 @@ def _parsed(arguments: Sequence[str]) -> tuple[Any, dict[str, int | None]]:
     parser = commands.choices["run"]
     for name in _OWN:
         parser.add_argument(f"--{name}", type=int)
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said):
-            found = parser.parse_args([*arguments])
-    except SystemExit as error:
-        told = said.getvalue().strip().rpartition("\n")[2] or "lm-eval run --help has them"
-        raise UsageError(f"the words after -- are those of lm-eval run: {told}") from error
-    options = {name: vars(found).pop(name) for name in _OWN}
-    with _as_usage("the words after --"):
+
+    def refuse(*told: Any) -> NoReturn:
+        raise ValueError([*told, "lm-eval run --help has them"][0])
+
+    vars(parser).update(error=refuse, exit=refuse)  # which would end the process
+    with _as_usage("the words after -- are those of lm-eval run"):
+        found = parser.parse_args([*arguments])
+        options = {name: vars(found).pop(name) for name in _OWN}
         cfg = EvaluatorConfig.from_cli(found)
     for name in _NOT_TAKEN:
         if getattr(cfg, name):
@@ -431,13 +440,11 @@ def _encoded(lm: Any, requests: Sequence[Any]) -> Any:
     return TemplateLM.loglikelihood(type("Probe", (), known)(), asked, disable_tqdm=True)
 
 
-def _standing_in(lm: Any, answer: Callable[[str, Any], Any]) -> Any:
+def _standing_in(lm: Any, answer: Callable[[Any], Any]) -> Any:
     """Return a model of lm-eval that answers by a function, and else is as another one."""
     from lm_eval.api.model import LM
 
-    found: dict[str, Any] = {
-        kind: lambda _, requests, kind=kind: answer(kind, requests) for kind in _KINDS
-    }
+    found: dict[str, Any] = dict.fromkeys(_KINDS, lambda _, requests: answer(requests))
     for name in ("apply_chat_template", "chat_template", "tokenizer_name"):  # which LM has, too
         found[name] = property(lambda _, name=name: getattr(lm, name))  # type: ignore[misc]
     found["__getattr__"] = lambda _, name: getattr(lm, name)
@@ -465,10 +472,7 @@ def _described(one: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    def code(each: Any) -> Any:
-        return sorted(describe("", each).items())
-
-    text = json.dumps(value, sort_keys=True, default=code)
+    text = json.dumps(value, sort_keys=True, default=lambda one: sorted(describe("", one).items()))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
@@ -482,18 +486,14 @@ def _as_usage(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _changed(**variables: str | None) -> Iterator[None]:
-    """Set variables of the environment inside the block; one whose value is None is removed."""
-
-    def put(values: Mapping[str, str | None]) -> None:
-        for name, value in values.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-    before = {name: os.environ.get(name) for name in variables}
-    put(variables)
+def _changed(*removed: str, **variables: str) -> Iterator[None]:
+    """Remove variables of the environment, and set others, inside the block."""
+    names = [*removed, *variables]
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
+        os.environ |= variables
         yield
     finally:
-        put(before)
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ |= before

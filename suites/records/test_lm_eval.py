@@ -1,6 +1,7 @@
 """The records of lm-eval on any number of ranks, with ranks that are lost, and resumed."""
 
 import json
+import re
 import runpy
 import shutil
 from functools import partial
@@ -13,6 +14,7 @@ from disteval.contract import BaseDistBackend
 from disteval.evaluation.evaluate import evaluate_task
 
 from suites.helpers.command import disteval, invoke
+from suites.helpers.namespaces import run_alone
 from suites.helpers.needs import needs
 from suites.helpers.thread_world import run_ranks, values
 
@@ -26,10 +28,10 @@ VOLATILE = {
 }  # fmt: skip
 
 TOY = """
-import os, signal, zlib
+import os, random, signal, zlib
 from functools import partial
 from pathlib import Path
-import lm_eval.tasks
+import lm_eval.models, lm_eval.tasks
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from disteval.lm_eval import task
@@ -60,7 +62,9 @@ class Toy(LM):
         return [-self.number(*each.args) for each in requests]
 
     def generate_until(self, requests):
-        return [str(int(100 * self.number(each.args[0]))) for each in requests]
+        drawn = [random.random() if each.args[1].get("do_sample") else 0 for each in requests]
+        return [str(int(100 * self.number(each.args[0]) + 1e6 * draw))
+                for each, draw in zip(requests, drawn)]
 """
 
 
@@ -137,16 +141,63 @@ def test_records_are_those_of_one_process_in_any_world(folder: Path) -> None:
     assert found.metrics["lm_eval"]["sums"]["acc"] == whole["results"]["sums"]["acc,none"]
 
 
+HF = {"model": "hf", "model_args": "pretrained=model", "batch_size": 4, "device": "cpu"}
+
+
 @needs("accelerate")
 @pytest.mark.parametrize("chat", [False, True])
 def test_batches_are_those_that_lm_eval_makes(folder: Path, chat: bool) -> None:
     runpy.run_path(str(EXAMPLE / "make_model.py"))
-    more = {"model": "hf", "model_args": "pretrained=model", "batch_size": 4, "device": "cpu"}
-    more |= {"apply_chat_template": True} if chat else {}
+    more = HF | ({"apply_chat_template": True} if chat else {})
     arguments = words("one", "sums,sums_written", **more)
     one_process(*arguments)
     on_ranks(2, words("two", "sums,sums_written", **more))
     assert records("two") == records("one")
+
+
+@needs("torch_cpu")
+@pytest.mark.parametrize("per_call", [1, 4])
+def test_what_a_model_draws_is_the_same_in_any_world(folder: Path, per_call: int) -> None:
+    more = {"gen_kwargs": "do_sample=True", "requests_per_call": per_call}
+    on_ranks(1, words("1", "sums_written", **more))
+    for out, how in [("2", "--backend=torch_cpu"), ("3", "--elastic")]:
+        eval_ = ("eval", "toy:task", how, f"--world-size={out}", "--no-progress")
+        done = disteval(folder, *eval_, "--", *words(out, "sums_written", **more))
+        assert done.returncode == 0, done.stderr
+        assert records(out) == records("1")
+    lines = records("1")["samples_sums_written"].splitlines()
+    assert all(first != second for [[first, second]] in (json.loads(e)["resps"] for e in lines))
+
+
+FSDP = {"distributed_config": {"fsdp_size": 2}}
+
+
+@needs("accelerate", "torch_cpu")
+@pytest.mark.parametrize(
+    "how, sharing",
+    [
+        ("--backend=torch_cpu --world-size=2", FSDP),
+        ("--elastic --ranks-per-lease=2 --world-size=4", FSDP),
+        ("--backend=torch_cpu --world-size=2", {"tp_plan": "auto"}),
+    ],
+)
+def test_ranks_share_a_model(folder: Path, how: str, sharing: dict[str, Any]) -> None:
+    runpy.run_path(str(EXAMPLE / "make_model.py"))
+    one_process(*words("one", "sums,sums_written", **HF))
+    more = HF | {"model_args": json.dumps({"pretrained": "model"} | sharing)}
+    arguments = words("two", "sums,sums_written", **more)
+    eval_ = ("eval", "toy:task", *how.split(), "--no-progress", "--timeout=300")
+    done = disteval(folder, *eval_, "--", *arguments)
+    assert done.returncode == 0, done.stderr
+    one, two = records("one"), records("two")
+    if "tp_plan" in sharing:  # it adds up in another order
+        for name, metrics in one["results"].items():
+            numbers = {key: v for key, v in metrics.items() if isinstance(v, float)}
+            found = {key: two["results"][name][key] for key in numbers}
+            assert found == pytest.approx(numbers, rel=1e-5)
+    else:
+        given = {"config", "configs"}  # which name model_args
+        assert [two[name] for name in one.keys() - given] == [one[e] for e in one.keys() - given]
 
 
 def test_an_evaluation_goes_on_after_kill_9_elsewhere(folder: Path) -> None:
@@ -187,12 +238,45 @@ def test_what_was_answered_is_kept_and_changed_settings_are_named(folder: Path) 
     assert on_ranks(1, small, ledger="ledger").stored == found.size
 
 
+@pytest.mark.parametrize(
+    "documents, told",
+    [
+        ([10, 9], "did not ask 4 of 40 requests again .* first is .* 0 about document 9 of sums_"),
+        ([9, 10], "there is no answer to the loglikelihood request 0 about document 9 of sums_"),
+    ],
+)
+def test_tasks_that_draw_other_requests_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, documents: list[int], told: str
+) -> None:
+    size = iter(documents)  # when the requests are built, and when the result is computed
+    monkeypatch.setattr("lm_eval.evaluator.get_sample_size", lambda *_: next(size))
+    with pytest.raises(DataError, match=told):
+        on_ranks(1, words("out", "sums_choice"))
+    assert not Path("out").exists()
+
+
+def test_records_are_compared_and_verified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")  # a rank of torchrun, on which lm-eval returns nothing
+    for shots in (0, 1):
+        on_ranks(2, words(f"{shots}", "sums_choice", num_fewshot=shots))
+    homes = [str(next(Path(f"{shots}").rglob("results_*.json")).parent) for shots in (0, 1)]
+    how = ("--task=sums_choice", "--score=acc")
+    done = invoke("compare", *homes, *how)
+    assert done.exit_code == 0 and "10 of 10" in done.output, done.output
+    [samples] = Path(homes[1]).glob("samples_*.jsonl")
+    samples.write_bytes(b"".join(samples.read_bytes().splitlines(keepends=True)[:-1]))
+    verified = invoke("verify", homes[1], *how)
+    assert verified.exit_code == 1 and "9" in verified.output, verified.output
+    done = invoke("compare", *homes, *how)
+    assert "9 of 9" in done.output and "alone: 9" in done.output, done.output
+
+
 BAD = {
     "no such task": ({"tasks": "addition"}, UsageError, "Tasks not found: addition"),
     "no such model": ({"model": "tiy"}, UsageError, "--model.*'tiy'"),
     "no such option": ({"few_shot": 1}, UsageError, "unrecognized arguments: --few_shot=1"),
     "another cache": ({"use_cache": "x"}, UsageError, "--use_cache of lm-eval can't be used"),
-    "no such file": ({"tasks": "lost"}, DataError, "the requests of lost: .*network"),
+    "no such file": ({"tasks": "lost"}, DataError, r"the requests of \['lost'\]: .*network"),
     "no such argument": ({"model_args": "x=1"}, UsageError, "--model_args {'x': 1}: .*'x'"),
     "too few answers": (
         {"model_args": "least=1"},
@@ -234,3 +318,36 @@ def test_records_are_written_whole_or_not_at_all(
     assert not [*Path("out").iterdir()]
     assert on_ranks(1, arguments, ledger="ledger").stored == 40
     assert records("out")
+
+
+FULL = """
+import os, subprocess, sys
+sys.path.insert(0, os.getcwd())
+import toy
+from pathlib import Path
+from suites.helpers.thread_world import run_ranks
+from suites.records.test_lm_eval import words
+small = ["-o", "size=64k,mode=0700", "none"]
+subprocess.run(["mount", "-t", "tmpfs", *small, "disk"], check=True)
+Path("disk", "ballast").write_bytes(bytes((1 << 16) - 4096))
+def rank(backend):
+    out, ledger = sys.argv[1:]
+    toy.task(words(out, "sums_choice"), backend).evaluate(backend, ledger=ledger)
+for error in run_ranks(2, rank):
+    print(type(error).__name__, *str(error).splitlines())
+print(*sorted(str(each) for each in Path("disk").rglob("*.json*")))
+"""
+
+
+@pytest.mark.parametrize(
+    "out, ledger, told",
+    [
+        ("disk/out", "kept", "UsageError .* can't be written to .*/disk/out: .* bytes are free"),
+        ("out", "disk/kept", ".*Error .*No space left on device"),
+    ],
+)
+def test_a_full_disk_is_named_on_every_rank(folder: Path, out: str, ledger: str, told: str) -> None:
+    Path("disk").mkdir()
+    *errors, left = run_alone(FULL, out, ledger, folder=folder).splitlines()
+    assert len(errors) == 2 and all(re.match(told, error) for error in errors), errors
+    assert not left and not Path("out").exists()
