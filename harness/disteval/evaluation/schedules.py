@@ -301,8 +301,9 @@ class Leases:
             UsageError: The samples have no numbers, predictions are gathered in memory, or the
                 world size is no multiple of the ranks of a lease.
         """
-        if work.spans_ranks and self.group_size == 1 and work.stream is None:
-            spread = replace(self, group_size=work.backend.world_size, in_group="turns")
+        world = work.backend.world_size  # of disteval eval, whose ranks no backend joins, it is 1
+        if work.spans_ranks and self.group_size == 1 < world and work.stream is None:
+            spread = replace(self, group_size=world, in_group="turns")
             return spread.of_work(work, ledger)
         if work.stream is not None and not isinstance(work.stream, Shards):
             if work.stream.sharded is not None:
@@ -320,7 +321,6 @@ class Leases:
                 "predictions in leases can't be gathered in memory, because ranks may be lost; "
                 "give a folder, or leave leases out"
             )
-        world = work.backend.world_size
         if work.task.even_calls and self.group_size < world:
             raise UsageError(
                 "even_calls=True can't be kept in leases, of which no rank knows how many another "
