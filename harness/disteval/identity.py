@@ -188,6 +188,7 @@ class Description:
         self.arrays: list[Any] = []
         self.code: dict[str, str] = {}
         self.values: dict[str, str] = {}
+        self._rest = f"the rest of {name}"
         self._is_model, self._has_digests = is_model, has_digests
         self._known: dict[int, Any] = {}  # kept, so that no other object has its identity
         self._root = root
@@ -200,7 +201,10 @@ class Description:
 
     def _look(self, name: str, value: Any) -> None:
         """Describe a value, and what it holds."""
-        if isinstance(value, ModuleType) or len(self.code) + len(self.values) >= _ENTRIES:
+        if isinstance(value, ModuleType):
+            return
+        if len(self.code) + len(self.values) >= _ENTRIES:
+            self.values[self._rest] = f"more than {_ENTRIES} values, which {INCOMPARABLE}"
             return
         if not self._has_digests and _has(value, "shape"):
             self.arrays.append(value)

@@ -337,16 +337,17 @@ def test_what_can_not_be_compared_with_an_earlier_run_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine, lock = Machine(), threading.Lock()
+    steps = [partial(divmod, value, 1) for value in range(300)]  # more than is looked at
 
     def update(outputs: Any, batch: Any) -> Any:
         with lock:
-            return outputs, batch["label"]
+            return outputs, batch["label"], steps
 
     def run() -> Any:
         model = machine.model(scale=np.ones(1))
         return evaluate(
-            model, ROWS, {"m": Accuracy()}, "non_dist", 2, collate=stacked, update=update,
-            predictions=tmp_path / "predictions",
+            model, ROWS, {"m": Accuracy()}, "non_dist", 2, collate=stacked,
+            update=lambda *given: update(*given)[:2], predictions=tmp_path / "predictions",
         )  # fmt: skip
 
     machine.batches = 3
@@ -356,3 +357,4 @@ def test_what_can_not_be_compared_with_an_earlier_run_is_told(
     caplog.clear()
     assert run().stored == 6
     assert "lock of update" in caplog.text
+    assert "the rest of update" in caplog.text
