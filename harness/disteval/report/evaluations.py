@@ -13,7 +13,7 @@ Run = Mapping[str, Any]
 _BEFORE = 50  # characters that are shown before the first one that differs
 
 
-class Fact(NamedTuple):
+class ReportRow(NamedTuple):
     """A row of the table: what each evaluation has of one thing.
 
     ``sign`` is the outcome whose sign stands beside it: ``passed`` where all are equal to the last
@@ -32,7 +32,7 @@ class Sides(NamedTuple):
 
     task: str
     names: Sequence[str]
-    facts: Sequence[Fact]
+    facts: Sequence[ReportRow]
     matrices: Sequence[values.Table]
 
 
@@ -49,7 +49,7 @@ def side_by_side(runs: Iterable[tuple[str, Run]]) -> list[Sides]:
     return found
 
 
-def results(runs: Sequence[Run]) -> list[Fact]:
+def results(runs: Sequence[Run]) -> list[ReportRow]:
     """Return rows for the values that the metrics found.
 
     All values are compared. The first ones of a metric have rows, and all that differ.
@@ -79,35 +79,37 @@ def results(runs: Sequence[Run]) -> list[Fact]:
         if left := len(more) - len(differing):
             text = f"{left} more values, which the report of --json has"
             facts.append(
-                Fact(f"{metric}  …", [text] * len(runs), "passed" if len(runs) > 1 else "")
+                ReportRow(f"{metric}  …", [text] * len(runs), "passed" if len(runs) > 1 else "")
             )
     return facts
 
 
-def conduct(runs: Sequence[Run]) -> list[Fact]:
+def conduct(runs: Sequence[Run]) -> list[ReportRow]:
     """Return what was evaluated and how, as the terminal and the page show it."""
     return _facts(_CONDUCT, runs)
 
 
-def origin(runs: Sequence[Run]) -> list[Fact]:
+def origin(runs: Sequence[Run]) -> list[ReportRow]:
     """Return when and with what each was made."""
     return _facts(_ORIGIN, runs)
 
 
-def _facts(rows: Mapping[str, Callable[[Run], str]], runs: Sequence[Run]) -> list[Fact]:
+def _facts(rows: Mapping[str, Callable[[Run], str]], runs: Sequence[Run]) -> list[ReportRow]:
     told = {name: [text_of(run) for run in runs] for name, text_of in rows.items()}
     return [
-        _compared(name, [(text, text) for text in texts]) if name == "digest" else Fact(name, texts)
+        _compared(name, [(text, text) for text in texts])
+        if name == "digest"
+        else ReportRow(name, texts)
         for name, texts in told.items()
         if any(texts)
     ]
 
 
-def _compared(name: str, found: Sequence[tuple[Any, str]]) -> Fact:
+def _compared(name: str, found: Sequence[tuple[Any, str]]) -> ReportRow:
     """Return a row of values that have to be equal, each with its text."""
     texts = [text for _, text in found]
     if len(found) < 2:
-        return Fact(name, texts)
+        return ReportRow(name, texts)
     exact = [repr(value) for value, _ in found]  # of floats, all digits
     odd = {place for place, text in enumerate(exact) if text != exact[0]}
     for place in sorted(odd, reverse=True):
@@ -116,7 +118,7 @@ def _compared(name: str, found: Sequence[tuple[Any, str]]) -> Fact:
             begin = max(0, next((i for i, (a, b) in pairs if a != b), 0) - _BEFORE)
             for side in (0, place):
                 texts[side] = f"{'… ' * (begin > 0)}{exact[side][begin:]:.400}"
-    return Fact(name, texts, "failed" if odd else "passed", odd)
+    return ReportRow(name, texts, "failed" if odd else "passed", odd)
 
 
 def _speed(run: Run) -> str:
