@@ -579,8 +579,8 @@ def _locked(folder: Path) -> FolderLock:
         return FolderLock(folder)
     except BlockingIOError as error:
         raise UsageError(
-            f"the folder {folder} is in use by {error.strerror}; wait until that ends, add ranks "
-            f"to it with --join, or give another folder"
+            f"the folder {folder} is in use by {error.strerror}; wait until that ends, or give "
+            f"another folder; disteval eval --join adds ranks to one with --elastic"
         ) from error
     except OSError as error:
         raise unwritable("the ledger's folder", folder, error) from error
