@@ -18,6 +18,7 @@ from pathlib import Path
 from disteval.world import World
 from disteval.world.ray import joined_ray, share_of_cpu
 
+from suites.helpers.needs import framework
 from suites.helpers.processes import processes_below, wait_for
 
 # Read when Ray is imported, here and in what is started: nobody without the token gets in.
@@ -143,6 +144,6 @@ def processes_of_ranks(world: World) -> dict[int, int]:
 
 def addresses_of_ranks(world: World) -> dict[int, str]:
     """Return the address of each rank's node, for ranks that have reported."""
-    nodes = [*world._launcher._nodes]
+    ray = framework("ray")
     there = sorted(processes_of_ranks(world))
-    return {rank: nodes[rank]["NodeManagerAddress"] for rank in there if rank < len(nodes)}
+    return {rank: world._launcher._node(ray, rank)["NodeManagerAddress"] for rank in there}

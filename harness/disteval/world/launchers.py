@@ -117,9 +117,6 @@ class Launcher(ABC):
         more = _SECONDS_PER_RANK * max(len(pids), len(self.processes))
         self.processes.end(_TERMINATE_SECONDS + more)
 
-    def reported(self, rank: int) -> None:
-        """Take notice that a rank of an elastic world reports, perhaps not for the first time."""
-
 
 _launchers: dict[str, type[Launcher]] = {}
 

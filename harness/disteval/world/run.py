@@ -278,7 +278,6 @@ class TolerantRun(Run):
         if isinstance(message, Hello):
             if rank in self._there:  # its connection was replaced before it was seen to close
                 self._lose(rank, "another process took its place")
-            self._launcher.reported(rank)
             self._begin(rank)
         else:
             super().take(rank, message)

@@ -132,14 +132,6 @@ class RayLauncher(Launcher):
             self._ends.append(actor.serve.remote(leader))
         return []
 
-    def reported(self, rank: int) -> None:
-        """Look up which node the rank is on now."""
-        ray = cluster.import_ray()
-        found = ray._private.state.actors(self._actors[rank]._actor_id.hex())
-        for node in ray.nodes():
-            if node["NodeID"] == found["Address"]["NodeID"]:
-                self._nodes[rank] = node
-
     def _threads(self, world_size: int) -> int:
         if self._room.cpus is None and cluster.started_here():
             return max(1, available_cores() // world_size)
@@ -150,14 +142,23 @@ class RayLauncher(Launcher):
         ray = cluster.import_ray()
         if rank >= len(self._ends):
             return ""
-        node = self._nodes[rank]
+        how, is_known = "", False
         if ray.wait(self._ends[rank : rank + 1], timeout=seconds)[0]:
             how, is_known = _how_ended(ray, self._ends[rank])
-            if is_known or _answers(node):
-                return how
-        elif not seconds or _answers(node):
+        elif not seconds:
             return ""
+        node = {} if is_known else self._node(ray, rank)
+        if is_known or _answers(node):
+            return how
         return f"its Ray node {node['NodeManagerAddress']} does not answer"
+
+    def _node(self, ray: Any, rank: int) -> dict[str, Any]:
+        """Return the node of a rank, which Ray may have started again on another."""
+        if self.elastic:
+            found = ray._private.state.actors(self._actors[rank]._actor_id.hex())
+            on = [each for each in ray.nodes() if each["NodeID"] == found["Address"]["NodeID"]]
+            self._nodes[rank : rank + 1] = on or self._nodes[rank : rank + 1]
+        return self._nodes[rank]
 
     def log(self, seconds: float = 0.0) -> str:
         """Return how the actors that have ended did so, as soon as Ray has found that out."""
