@@ -91,6 +91,16 @@ def test_under_mpirun_wrong_usage_is_said_once_and_nobody_waits() -> None:
         assert time.monotonic() - begin < 30
 
 
+@needs("torch")
+def test_wrong_usage_is_told_by_torchrun_too_and_however_late_rank_0_is() -> None:
+    """Torchrun ends all ranks when one has ended, so the others wait for what rank 0 tells."""
+    late = ("bash", "-c", '[ "$RANK" = 0 ] && sleep 3; exec "$0" "$@"')
+    done = run("--world-size=4", prefix=(*torchrun(2), *late))
+    assert done.returncode != 0
+    assert done.stderr.count("eval: --world-size 4") == 1
+    assert "--world-size 4" in done.stderr.partition("Root Cause")[2]
+
+
 @needs("mpi4py", "torch")
 def test_mpi_under_torchrun_is_not_three_worlds_of_one() -> None:
     done = run("--backend=mpi4py", prefix=torchrun(3))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -31,6 +33,7 @@ NOT_WRITTEN = 2
 
 _LAST_SECONDS = 3.0  # in which ranks that are threads end their batch, and keep what they have
 _LOGGER = logging.getLogger("disteval")
+_RANK_0_SECONDS = 5.0
 
 
 class Commands(click.Group):
@@ -137,13 +140,22 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     """End with a paragraph, or with a world's whole report where ranks did different things."""
     code, job = exit_code_of(error), _job()
     lost = isinstance(error, WorldError) and not error.in_step
+    _leave_for_torchrun(error)
     # Wrong usage is wrong on every rank of a host, but a file may be missing on another host.
-    told = job is not None and job.rank > 0 and job.ranks_on_host == job.world_size
-    if code == 1 or not told:
+    if code != 1 and job is not None and job.rank > 0 and job.ranks_on_host == job.world_size:
+        time.sleep(_RANK_0_SECONDS)  # rank 0 tells it; a launcher may end it when this one ends
+    else:
         print_failure(error)
     if job is not None and lost:
         exit_now(code)
     ctx.exit(code)
+
+
+def _leave_for_torchrun(error: HarnessError) -> None:
+    """Leave the error where torchrun looks for it, whose own long report then ends with it."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"message": str(error).partition("\n")[0]}))
 
 
 def is_quiet() -> bool:
