@@ -48,13 +48,7 @@ from disteval.judging.retry import Try, doubt, settle
 from disteval.judging.session import Session
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
-from disteval.world.launchers import (
-    Launcher,
-    LocalLauncher,
-    ProcessLauncher,
-    ThreadsLauncher,
-    get_launcher,
-)
+from disteval.world.launchers import Launcher, ProcessLauncher, ThreadsLauncher, get_launcher
 from disteval.world.postmortem import first_line
 from disteval.world.ray import RayLauncher, joined_ray
 from disteval.world.world import refuse_worlds_of_each
@@ -171,8 +165,7 @@ def plan(
     """Divide a check into phases, which follow each other; the jobs of one run side by side.
 
     Rules that lose ranks have a phase of their own: their worlds mostly wait, and their bounds
-    leave no time for those of other rules, which need all cores. The smallest world of several
-    ranks tries most examples, so two such worlds share the rules where ranks are forked.
+    leave no time for those of other rules, which need all cores.
 
     ``launcher`` starts the ranks; it is None where somebody else has started them.
     """
@@ -183,14 +176,12 @@ def plan(
     # Ranks that are threads share what such a rule measures or sets with those of other worlds.
     alone = [r for r in rules if r.process_wide and threads]
     jobs, losing = [], []
-    busiest = min((size for size in sizes if size > 1), default=1)
     for size in sorted(sizes, reverse=True):  # the largest takes longest
         lost_here = [r for r in rules if r.loses_ranks and size in lost.WORLD_SIZES]
         losing += [CheckJob(size, [r]) for r in lost_here]
         if others := [r for r in rules if r not in lost_here and r not in alone]:
             others.sort(key=lambda rule: rule.starts_many)  # large objects were sent by then
-            parts = 2 if size == busiest and isinstance(launcher, LocalLauncher) else 1
-            jobs += [CheckJob(size, others[part::parts]) for part in range(parts)]
+            jobs.append(CheckJob(size, others))
     # The last ones wait longest, and where a loss is noticed ranks wait least.
     losing.sort(key=lambda job: job.rules[0].number, reverse=True)
     losing.sort(key=lambda job: job.rules[0].capability == "detects_lost_ranks")
