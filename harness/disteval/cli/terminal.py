@@ -33,7 +33,7 @@ NOT_WRITTEN = 2
 
 _LAST_SECONDS = 3.0  # in which ranks that are threads end their batch, and keep what they have
 _LOGGER = logging.getLogger("disteval")
-_RANK_0_SECONDS = 5.0
+_RANK_0_SECONDS = 5.0  # in which it tells what is wrong on every rank of a host
 
 
 class Commands(click.Group):
@@ -155,7 +155,7 @@ def _leave_for_torchrun(error: HarnessError) -> None:
     """Leave the error where torchrun looks for it, whose own long report then ends with it."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         with contextlib.suppress(OSError):
-            Path(path).write_text(json.dumps({"message": str(error).partition("\n")[0]}))
+            Path(path).write_text(json.dumps({"message": _common(error).partition("\n")[0]}))
 
 
 def is_quiet() -> bool:
@@ -187,9 +187,14 @@ def tell(what: str) -> None:
 
 
 def print_failure(error: HarnessError) -> None:
-    """Print an error of this library, which may be the same on every rank."""
+    """Print an error of this library."""
+    print_error(_common(error), error)
+
+
+def _common(error: HarnessError) -> str:
+    """Return what is said of an error, which may be the same on every rank."""
     common = error.common if isinstance(error, WorldError) else None
-    print_error(str(common or error), error)
+    return str(common or error)
 
 
 def _job() -> LaunchedJob | None:

@@ -352,8 +352,8 @@ class Look:
 
     def has(self, numbers: Indices, contents: int | None) -> bool:
         """Return whether some of the samples, read again, have the `total` that they had."""
-        places = [self.numbers.tolist().index(number) for number in numbers.tolist()]
-        return contents is None or contents == total(numbers, self._some[places])
+        read = np.isin(self.numbers, numbers)
+        return contents is None or contents == total(self.numbers[read], self._some[read])
 
     def refuse(self, why: str, rank: int) -> None:
         """Note on every rank, and say on rank 0, why samples can't be compared."""

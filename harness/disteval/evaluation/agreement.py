@@ -57,7 +57,7 @@ def agree(
         what = f"could not begin: {describe_error(error)}"
         failure = Failure(error.what if isinstance(error, RankError) else what, error)
     mine, own = dict(settings), dict(held or {})
-    seen = "" if look is None else short(look.text)
+    seen = short(look.text) if look else ""
     sent = gathered(backend, (digest_of(mine), seen, own), failure, own=True)
     if any(digest != sent[0][0] for digest, *_ in sent):
         check_same(backend.all_gather_object(mine))

@@ -53,7 +53,7 @@ class Borrowed(Schedule):
             name: value if isinstance(value, str) else repr(value)
             for name, value in work.settings.items()
         }
-        settings[CONTENTS] = "" if work.look is None else work.look.text
+        settings[CONTENTS] = work.look.text if work.look else ""
         settings[OUTPUTS] = work.canary.text
         source = work.source
         source.begin(NOTHING)

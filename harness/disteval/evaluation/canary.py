@@ -145,7 +145,8 @@ class Canary:
         copied = None
         if _COMPILERS.isdisjoint(sys.modules):
             with drawn(kept=True) as moved, suppress(Exception):  # it may take whole batches alone
-                most = _TWICE if work.form.by_length is None else 1  # the first may be the longest
+                # A batch by length may begin with the longest samples, of which one has to do.
+                most = 1 if work.form.by_length else _TWICE
                 some = first_rows(inputs, rows, min(rows, most))
                 copies = [deepcopy(some), deepcopy(some)]
                 pair = [_taken_apart(predict(first, **named)) for first, named in copies]
@@ -229,10 +230,11 @@ def _common(work: Work) -> Outputs:
 
 
 def _shortest(numbers: Indices, by_length: ByLength | None) -> Indices:
-    """Return the numbers of samples, those with the shortest first where lengths are given."""
-    if by_length is None or callable(by_length.length) or isinstance(by_length.length, str | None):
+    """Return the numbers of samples, that of the shortest first where lengths were given."""
+    length = None if by_length is None else by_length.length
+    if length is None or isinstance(length, str) or callable(length):  # it takes reading them
         return numbers
-    return numbers[np.argsort(np.asarray(by_length.length)[numbers], kind="stable")]
+    return numbers[np.argsort(np.asarray(length)[numbers], kind="stable")]
 
 
 def _taken_apart(outputs: Any, ids: Sequence[int] = (0,)) -> Outputs:

@@ -145,7 +145,8 @@ class Coverage:
                 )
         whole = add_certificates([certificate for *_, certificate in notes])
         counted, _, contents = whole
-        if prove(whole, counted if self._size is None else self._size):
+        expected = counted if self._size is None else self._size
+        if prove(whole, expected):
             found = _checked(contents, digest, backend.world_size)
             return Covered(counted, counted, np.zeros(0, np.int64), *found)
 

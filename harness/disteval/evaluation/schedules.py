@@ -132,8 +132,8 @@ class Fixed(Schedule):
         if self._log is None:
             return "go on"
         writer = self._work.writer
-        is_full = is_due(self._begin, self._last) if writer is None else writer.parts
-        return "commit" if is_full else "go on"
+        is_over = is_due(self._begin, self._last) if writer is None else writer.parts
+        return "commit" if is_over else "go on"
 
     def commit(self, part: Part) -> None:
         """Keep a part, on the disk if there is a ledger."""

@@ -19,12 +19,13 @@ def meet(backend: BaseDistBackend) -> dict[str, str]:
     of a backend of torch have done so.
     """
     group: Any = getattr(backend, "group", None)  # which only the ranks of disteval eval have
+    has_others = group is not None and group.size > 1
     rank, size, device = 0, 1, 0
-    if "torch" in sys.modules or getattr(group, "size", 1) > 1:
+    if "torch" in sys.modules or has_others:
         from torch import cuda, distributed
 
         device = backend.rank % max(cuda.device_count(), 1)
-        if getattr(group, "size", 1) > 1 and not distributed.is_initialized():
+        if has_others and not distributed.is_initialized():
             if cuda.is_available():
                 cuda.set_device(device)
             where = f"file://{group.path}/store"

@@ -132,7 +132,7 @@ class Work:
     def record(self) -> dict[str, str]:
         """Return what must be equal for a later run to go on, by name."""
         found = self.evaluated | self.held | {OUTPUTS: self.canary.text}
-        found[CONTENTS] = "" if self.look is None else short(self.look.text)
+        found[CONTENTS] = short(self.look.text) if self.look else ""
         if isinstance(self.target, Predictions):
             found["the format of predictions"] = self.target.format
             found[PREDICTIONS] = str(self.target.path.absolute())
