@@ -69,8 +69,7 @@ def loops() -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
 def tried(name: str, loop: Any, kind: str, how: dict[str, Any]) -> Tried:
     """Audit a loop in all cases."""
     begin, seconds = time.monotonic(), list[float]()
-    how = how | {"seconds": 1200.0}
-    patient = {"timeout": 5.0} if kind in ("hangs", "crashes") else {}
+    patient = {"seconds": 1200.0} | ({"timeout": 5.0} if kind in ("hangs", "crashes") else {})
     report = Audit(
         loop, **how, **patient, on_finding=lambda _: seconds.append(time.monotonic() - begin)
     ).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -11,14 +12,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from disteval.world import World
 from disteval.world.ray import joined_ray, share_of_cpu
 
-from suites.helpers.needs import framework
 from suites.helpers.processes import processes_below, wait_for
 
 # Read when Ray is imported, here and in what is started: nobody without the token gets in.
@@ -142,8 +142,12 @@ def processes_of_ranks(world: World) -> dict[int, int]:
     return {rank: hello.pid for rank, hello in world._channel.hellos.items()}
 
 
-def addresses_of_ranks(world: World) -> dict[int, str]:
-    """Return the address of each rank's node, for ranks that have reported."""
-    ray = framework("ray")
-    there = sorted(processes_of_ranks(world))
-    return {rank: world._launcher._node(ray, rank)["NodeManagerAddress"] for rank in there}
+def addresses_of_ranks(worlds: Sequence[World]) -> dict[int, str]:
+    """Return the address of each rank's node in the first world, as its raylet was told it."""
+    found = {}
+    for rank, pid in processes_of_ranks(worlds[0]).items() if worlds else ():
+        with contextlib.suppress(OSError, ValueError):  # it or its raylet has ended
+            raylet = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            words = Path(f"/proc/{raylet}/cmdline").read_text()
+            [found[rank]] = re.findall(r"node_ip_address=([\d.]+)", words)
+    return found

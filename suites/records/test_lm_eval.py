@@ -327,8 +327,7 @@ import toy
 from pathlib import Path
 from suites.helpers.thread_world import run_ranks
 from suites.records.test_lm_eval import words
-small = ["-o", "size=64k,mode=0700", "none"]
-subprocess.run(["mount", "-t", "tmpfs", *small, "disk"], check=True)
+subprocess.run("mount -t tmpfs -o size=64k,mode=0700 none disk".split(), check=True)
 Path("disk", "ballast").write_bytes(bytes((1 << 16) - 4096))
 def rank(backend):
     out, ledger = sys.argv[1:]

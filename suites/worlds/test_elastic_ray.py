@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from disteval.cli.eval_world import EvalLeader
@@ -57,16 +58,13 @@ class Worlds(list[World]):
         self.append(world)
         return world
 
-    def hosts(self) -> dict[int, str]:
-        """Return the address of each rank's node, for ranks that have reported."""
-        return addresses_of_ranks(self[0]) if self else {}
-
 
 @needs("ray")
 def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Cluster) -> None:
     elastic = Elastic(None, join=False, ranks_per_lease=1)
     job = EvalJob(NamedTask(TASK), "none", None, None, None, elastic)
     start = Worlds()
+    hosts = partial(addresses_of_ranks, start)
     done: list[str] = []
     pids: set[int] = set()
 
@@ -79,8 +77,8 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
         def pid_of(rank: int) -> int:
             return processes_of_ranks(start[0])[rank]
 
-        if soon(lambda: len(start.hosts()) == 2 and "127.0.0.2" in start.hosts().values()):
-            [far] = [rank for rank, host in start.hosts().items() if host == "127.0.0.2"]
+        if soon(lambda: len(hosts()) == 2 and "127.0.0.2" in hosts().values()):
+            [far] = [rank for rank, host in hosts().items() if host == "127.0.0.2"]
             near, first = 1 - far, pid_of(1 - far)
             pids.update([first, pid_of(far)])
             os.kill(first, signal.SIGKILL)
@@ -89,7 +87,7 @@ def test_ranks_come_back_where_there_is_room_and_the_answer_stays(cluster: Clust
             pids.add(pid_of(near))
             cluster.nodes.kill_raylet(cluster.second)
             cluster.nodes.join("127.0.0.3")
-            if soon(lambda: start.hosts()[far] == "127.0.0.3"):
+            if soon(lambda: hosts().get(far) == "127.0.0.3"):
                 done.append("a node was killed, and its rank came back on another")
                 pids.add(pid_of(far))
 
