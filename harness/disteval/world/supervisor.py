@@ -42,7 +42,7 @@ _IDLE_SECONDS = 0.1
 _LOOK_SECONDS = 0.01
 _ORPHAN_SECONDS = 2.0  # for what ranks have started, when these have been killed
 _MOST_BYTES = 1 << 16
-_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGIO)
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
@@ -87,7 +87,6 @@ class Helper:
         """Have no children yet, take those who lose their parents, and wake when one ends."""
         self._started: set[int] = set()
         self._rest, self._given = b"", list[int]()
-        self._shared: set[Path] = set()
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
             os.set_blocking(end, False)
@@ -287,7 +286,6 @@ class Helper:
         Returns:
             Whether none is left.
         """
-        self._find_shared_memory()
         for pid in self._started:
             _signal_group(pid, number)
         deadline = time.monotonic() + grace
@@ -301,7 +299,6 @@ class Helper:
         What ranks have started gets a moment to end by itself: `multiprocessing` has a process that
         ignores SIGTERM, and removes the semaphores of those that have ended.
         """
-        self._find_shared_memory()
         begin = time.monotonic()
         while self._reap() and (found := self._children()):
             passed = time.monotonic() - begin
@@ -312,25 +309,8 @@ class Helper:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL if own else signal.SIGTERM)
             self._wait(_LOOK_SECONDS)
-        while self._shared:
-            self._shared.pop().unlink(missing_ok=True)
+        _remove_shared_memory()
         return True
-
-    def _find_shared_memory(self) -> None:
-        """Note the files of MPICH that ranks have open, which stay when MPI was still starting."""
-        found = [*Path("/dev/shm").glob("mpich_*")]  # noqa: S108
-        if not (found and self._reap()):
-            return
-        parents, below = _parents(), {os.getpid()}
-        while new := {pid for pid, parent in parents.items() if parent in below} - below:
-            below |= new
-        for process in [Path("/proc", str(pid)) for pid in below]:
-            with suppress(OSError):  # it has ended
-                opened = {str(fd.resolve()) for fd in [*(process / "fd").iterdir()]}
-                mapped = (process / "maps").read_text()
-                self._shared |= {
-                    path for path in found if str(path) in opened or f"{path}\n" in mapped
-                }
 
     def _children(self) -> set[int]:
         """Return the children of this process; those that it has started where it sees no other."""
@@ -461,6 +441,19 @@ def _parents() -> dict[int, int]:
 def _prctl(option: int, value: int | bytes) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _remove_shared_memory() -> None:
+    """Remove this user's files of MPICH that no process of any container has open.
+
+    They stay when ranks are killed while MPI starts. Linux leases a file for writing only to the
+    one process that has it open, and a mapping counts as open.
+    """
+    for path in Path("/dev/shm").glob("mpich_*"):  # noqa: S108
+        with suppress(OSError), path.open("r+b", buffering=0) as file:  # it is in use, or gone
+            if os.fstat(file.fileno()).st_uid == os.getuid():
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                path.unlink()
 
 
 def _remove(folder: str) -> bool:
