@@ -153,10 +153,17 @@ def _draw(rules: Sequence[Rule], examples: int, seed: int) -> None:
 
 @dataclass(frozen=True)
 class CheckJob:
-    """Rules that are tried one after another at one world size, on ranks of their own."""
+    """Rules that are tried one after another at one world size, on ranks of their own.
+
+    Attributes:
+        size: The world size.
+        rules: The rules.
+        late: Whether it begins when one job of its phase is left that is not late.
+    """
 
     size: int
     rules: Sequence[Rule]
+    late: bool = False
 
 
 def plan(
@@ -164,8 +171,8 @@ def plan(
 ) -> list[list[CheckJob]]:
     """Divide a check into phases, which follow each other; the jobs of one run side by side.
 
-    Rules that lose ranks have a phase of their own: their worlds mostly wait, and their bounds
-    leave no time for those of other rules, which need all cores.
+    Rules that lose ranks begin when one job of the others is left: their worlds mostly wait, and
+    their bounds leave no time for those of several jobs, which need all cores.
 
     ``launcher`` starts the ranks; it is None where somebody else has started them.
     """
@@ -178,14 +185,14 @@ def plan(
     jobs, losing = [], []
     for size in sorted(sizes, reverse=True):  # the largest takes longest
         lost_here = [r for r in rules if r.loses_ranks and size in lost.WORLD_SIZES]
-        losing += [CheckJob(size, [r]) for r in lost_here]
+        losing += [CheckJob(size, [r], late=True) for r in lost_here]
         if others := [r for r in rules if r not in lost_here and r not in alone]:
             others.sort(key=lambda rule: rule.starts_many)  # large objects were sent by then
             jobs.append(CheckJob(size, others))
     # The last ones wait longest, and where a loss is noticed ranks wait least.
     losing.sort(key=lambda job: job.rules[0].number, reverse=True)
     losing.sort(key=lambda job: job.rules[0].capability == "detects_lost_ranks")
-    return [jobs, losing, *([CheckJob(size, alone)] for size in sizes if alone)]
+    return [jobs + losing, *([CheckJob(size, alone)] for size in sizes if alone)]
 
 
 @dataclass
@@ -227,10 +234,15 @@ class _Check:
 
         # Daemons: Ctrl-C ends the process, however long a job still waits for its ranks.
         threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+        now = [thread for thread, job in zip(threads, jobs, strict=True) if not job.late]
+        late = [thread for thread in threads if thread not in now]
         try:
-            for thread in threads:
+            for thread in now:
                 thread.start()
-            for _ in threads:
+            for count in range(len(threads)):
+                if count == max(0, len(now) - 1):
+                    for thread in late:
+                        thread.start()
                 if error := ended.get():
                     raise error
         except BaseException:
@@ -238,7 +250,7 @@ class _Check:
             for session in self.sessions:
                 session.stop()  # a world that is starting ends as soon as it is there
             deadline = time.monotonic() + _STOP_SECONDS
-            for thread in threads:
+            for thread in filter(threading.Thread.is_alive, threads):
                 thread.join(max(0.0, deadline - time.monotonic()))
             raise
 
