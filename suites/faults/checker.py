@@ -194,6 +194,6 @@ def _is_named(kind: Kind, ending: dict[str, Any]) -> bool:
 
 
 def _interrupted_imports(draw: Draw | None, ending: dict[str, Any]) -> bool:
-    """Whether Ctrl-C came while Python imported the command, which can't say anything then."""
-    begun = "directory" in ending["events"]
-    return draw is not None and draw.fault == "Ctrl-C" and not begun and _IMPORT in ending["err"]
+    """Whether Ctrl-C came while Python imported the command, which can't say its name then."""
+    begun = "directory" in ending["events"] or draw is None or draw.fault != "Ctrl-C"
+    return not begun and (_IMPORT in ending["err"] or ending["err"] == "disteval: interrupted\n")

@@ -132,8 +132,9 @@ class TensorTemplate(TensorBaseDistBackend[Any], ThreadsDist):
 
 @correct
 class DeclaresWhatItCannot(ThreadsDist):
-    """Declares that an error stays on its rank, which is true."""
+    """Declares that an error stays on its rank, which is true but of the first ranks."""
 
+    first: ClassVar[dict[tuple[int, int], BaseDistBackend]] = {}
     capabilities: ClassVar[Capabilities] = Capabilities(
         propagates_errors=No("objects are serialised before ranks communicate")
     )
@@ -142,6 +143,7 @@ class DeclaresWhatItCannot(ThreadsDist):
         try:
             return super().all_gather_object(obj)
         except RankError as error:
-            if error.rank == self.rank or "serialise" not in error.what:
+            works = self is self.first.setdefault((self.rank, self.world_size), self)
+            if works or error.rank == self.rank or "serialise" not in error.what:
                 raise
             return [None] * self.world_size

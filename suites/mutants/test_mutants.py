@@ -18,9 +18,7 @@ from suites.mutants.broken.gathered import NotWritten, SwappedAtRandom
 from suites.mutants.correct import CORRECT
 from suites.mutants.sockets import Sockets
 
-# A mutant that hangs takes this many seconds.
-TIMEOUT = 3.0
-
+TIMEOUT = 3.0  # seconds, which a mutant that hangs takes
 # 64 MiB to each of three ranks took 6 s on a machine that was busy and short of memory.
 TIMEOUT_OF_CORRECT = 60.0
 

@@ -293,7 +293,7 @@ class _Check:
                     self.doubts[size, rule.number] = rule, this
                     self._take(this.result, False)
                 else:
-                    self._take(_settled(this, None))
+                    self._take(_settled(rule, bench, this, None))
 
     def _bench(self, size: int) -> Bench:
         session, report = self.new_session(), self.report
@@ -319,7 +319,7 @@ class _Check:
             if number not in broken:
                 bench = self._bench(size)
                 with bench.session:
-                    result = _settled(first, partial(try_rule, rule, bench))
+                    result = _settled(rule, bench, first, partial(try_rule, rule, bench))
             if result.outcome == "failed":
                 broken.add(number)
             self._take(result)
@@ -338,11 +338,19 @@ def check_rule(rule: Rule, bench: Bench) -> RuleResult:
         return try_rule(rule, replace(bench, patience=_PATIENCE))
 
     first = try_rule(rule, bench)
-    return _settled(first, again if bench.session.can_start else None)
+    return _settled(rule, bench, first, again if bench.session.can_start else None)
 
 
-def _settled(first: Try[RuleResult], again: Callable[[], Try[RuleResult]] | None) -> RuleResult:
+def _settled(
+    rule: Rule,
+    bench: Bench,
+    first: Try[RuleResult],
+    again: Callable[[], Try[RuleResult]] | None,
+) -> RuleResult:
     result, why = settle(first, again)
+    no = _declared_no(rule, bench)
+    if why and no and result.outcome == "failed":  # what works by chance alone is rightly a no
+        return RuleResult.of(rule, result.world_size, "unsupported", no)
     return result.not_judged(why) if why else result
 
 
@@ -380,19 +388,21 @@ def try_rule(rule: Rule, bench: Bench) -> Try[RuleResult]:
             result.outcome, result.message = "error", "the rule's check tried no example"
     result.examples, result.seconds = bench.ran, time.monotonic() - begin
     result.observed = "\n".join(bench.observed)
-    _hold_against_declaration(rule, bench.cls, result)
+    no = _declared_no(rule, bench)
+    if no:  # which excuses a failure, and is wrong if this holds
+        if result.outcome == "failed":
+            result = replace(
+                RuleResult.of(rule, result.world_size, "unsupported", no),
+                examples=result.examples, seconds=result.seconds, observed=result.observed,
+            )  # fmt: skip
+        elif result.outcome == "passed" and result.world_size > 1:  # alone there is no other rank
+            result.outcome = "failed"
+            result.message = f"{rule.capability} is declared a no ({no}), but it works"
+            said = "it worked" if bench.session.can_start else ""
     failed = result.outcome in ("failed", "error")
     return Try(result, said if failed else "", failed=result.outcome == "failed")
 
 
-def _hold_against_declaration(rule: Rule, cls: type[BaseDistBackend], result: RuleResult) -> None:
-    """Let a declared "no" excuse a failure, and turn it into a failure if the rule holds."""
-    reason = cls.capabilities.why_not(rule.capability) if rule.capability else ""
-    if not reason:
-        return
-    if result.outcome == "failed":
-        result.outcome, result.message, result.cause = "unsupported", reason, ""
-        result.usually, result.failure, result.evidence = "", "", []
-    elif result.outcome == "passed" and result.world_size > 1:  # alone there is no other rank
-        result.outcome = "failed"
-        result.message = f"{rule.capability} is declared a no ({reason}), but it works"
+def _declared_no(rule: Rule, bench: Bench) -> str:
+    """Return why a backend declares that it can't do what a rule asks for; empty if it can."""
+    return bench.cls.capabilities.why_not(rule.capability) if rule.capability else ""
