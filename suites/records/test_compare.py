@@ -198,8 +198,8 @@ def test_what_else_differs_is_said() -> None:
 def test_where_two_answers_part(first: str, second: str, kind: str, where: str) -> None:
     same = {"fate": "scored", "fate_b": "scored", "score": 1.0, "score_b": 1.0}
     found = comparing.parting_of({"answer": first, "answer_b": second, **same})
-    assert found.kind == kind
-    assert where in found.where
+    assert found["kind"] == kind
+    assert where in found["where"]
 
 
 def test_runs_that_must_be_the_same(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from disteval.report.files import write_run
 from disteval.text import visible
 
 if TYPE_CHECKING:
-    from disteval.records.compare import Comparison, Parting
+    from disteval.records.compare import Comparison
 
 _MOST_SHOWN = 20  # groups, and samples that part; the files have all
 
@@ -74,35 +74,38 @@ def compare_command(
       1    with --same: samples differ
       2    they could not be compared
     """  # fmt: skip
-    from disteval.records.compare import compare  # not needed by other commands
+    from disteval.records.compare import compare, parting_of  # not needed by other commands
 
     if len(runs) < 2:
         raise UsageError("there is nothing to compare; give two or more files or folders")
     names = [str(path) for path in runs]
-    has_answers = same or html_path is not None
-    chosen = Choice(id_field, score, task, group, cluster, answers=has_answers)
+    chosen = Choice(id_field, score, task, group, cluster)
     found = compare(
         [(str(path), read([path], chosen)) for path in runs],
         by_group=group is not None,
         by_cluster=cluster is not None,
         answers=same,
     )
-    partings = [each.partings() if same or each.same_model else None for each in found]
-    parts = [each.to_json() for each in found]
-    for part, parted in zip(parts, partings, strict=True):
-        part["parted"] = parted and {id_: at._asdict() for id_, at in parted.items()}
+    parts, samples = [each.to_json() for each in found], []
+    for comparison, run, part in zip(found, runs[1:], parts, strict=True):
+        part["parted"], is_same = None, same or comparison.same_model
+        if is_same or html_path is not None:
+            changed = comparison.changed((runs[0], run), chosen)
+            samples.append(changed.sort("outcome", maintain_order=True).iter_rows(named=True))
+        if is_same:
+            rows = changed.iter_rows(named=True)
+            part["parted"] = {row["id"]: parting_of(row) for row in rows}
     report = {**header("compare"), "runs": names, "comparisons": parts}
     writers: list[Callable[[], None]] = [partial(write_run, json_path, report)]
     if html_path is not None:
-        samples = [each.samples() for each in found]
         writers.append(partial(write_comparisons, html_path, parts, samples))
     status = write_each(writers)
     console = table_console()
-    for comparison, part, parted in zip(found, parts, partings, strict=True):
+    for comparison, part in zip(found, parts, strict=True):
         _show(console, part)
-        if parted is not None:
-            _show_parted(console, comparison, parted)
-    differ = any(parted or any(each.only) for each, parted in zip(found, partings, strict=True))
+        if part["parted"] is not None:
+            _show_parted(console, comparison, part["parted"])
+    differ = any(each["parted"] or each["only_first"] or each["only_second"] for each in parts)
     sys.exit(status or int(same and differ))
 
 
@@ -132,7 +135,7 @@ def _print_table(
 
 
 def _show_parted(
-    console: Console, comparison: Comparison, parted: dict[int | str, Parting]
+    console: Console, comparison: Comparison, parted: dict[int | str, dict[str, str]]
 ) -> None:
     total = len(comparison.frame)
     if not parted:
@@ -140,10 +143,10 @@ def _show_parted(
         what = "answers and scores" if answers else "scores (the records have no answers)"
         print_line(console, f"all {total} pairs have equal {what}")
         return
-    kinds = Counter(each.kind for each in parted.values())
+    kinds = Counter(each["kind"] for each in parted.values())
     told = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common())
     print_line(console, f"{len(parted)} of {total} pairs differ: {told}", "bold")
     for id_, parting in [*parted.items()][:_MOST_SHOWN]:
-        print_line(console, f"  {id_!r:.60} {parting.kind}: {parting.where}")
+        print_line(console, f"  {id_!r:.60} {parting['kind']}: {parting['where']}")
     if len(parted) > _MOST_SHOWN:
         print_line(console, f"  … and {len(parted) - _MOST_SHOWN} more, which --json has")

@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.metrics import Bootstrap, SampleRows, SummableMetric
 from disteval.metrics.arrays import Array, Floats, Numbers
-from disteval.records.table import TEXTS, Records, in_order, some
+from disteval.records.table import DIGESTED, TEXTS, Choice, Records, in_order, read, some
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,11 +37,14 @@ one step of bfloat16."""
 POLICIES = ("left out", "as 0")
 """What becomes of pairs of which a record has no score."""
 
+OUTCOMES = ("loss", "win", "unscored", "tie")
+"""What a pair can be, in the order in which the page shows them."""
+
 _GRID = 2**31  # steps between the smallest and the largest difference
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Difference:
     """The scores of the second run against those of the first, over some of the pairs.
 
     Attributes:
@@ -83,20 +87,6 @@ class Outcome:
     detectable: float | None = None
 
 
-class Parting(NamedTuple):
-    """Where two answers of one model to one prompt part.
-
-    Attributes:
-        kind: ``rounding`` if the answers are the same but for decimal numbers that are `CLOSE`;
-            ``order`` if they have the same tokens in another order; ``score`` if they are equal,
-            and the scores differ; else ``content``.
-        where: The first character, token and digit that differ.
-    """
-
-    kind: str
-    where: str
-
-
 @dataclass(frozen=True)
 class Comparison:
     """One run against the first.
@@ -115,28 +105,32 @@ class Comparison:
     names: tuple[str, str]
     frame: pl.DataFrame
     only: tuple[list[int | str], list[int | str]]
-    outcomes: list[Outcome]
+    outcomes: list[Difference]
     same_model: bool
     notes: list[str]
 
-    def changed(self) -> pl.DataFrame:
-        """Return the pairs whose score, fate or answer differs."""
+    def changed(self, runs: Sequence[Path], choice: Choice) -> pl.DataFrame:
+        """Return the pairs whose score, fate or answer differs, with whole texts.
+
+        Args:
+            runs: The two runs, which are read again.
+            choice: As they were read.
+        """
         import polars as pl
 
         columns = ("score", "fate", "answer")
-        return self.frame.filter(
+        changed = self.frame.filter(
             pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_b")) for name in columns)
-        )
-
-    def samples(self) -> Iterator[dict[str, Any]]:
-        """Yield the changed pairs, those whose scores differ first, each as columns by name."""
-        changed = self.changed()
-        for outcome in ("loss", "win", "unscored", "tie"):
-            yield from changed.filter(outcome=outcome).iter_rows(named=True)
-
-    def partings(self) -> dict[int | str, Parting]:
-        """Return where the pair of each id parts that differs."""
-        return {row["id"]: parting_of(row) for row in self.changed().iter_rows(named=True)}
+        ).with_columns(pl.col("id").cast(pl.String).alias("key"))
+        for path, run in zip(runs, ("", "_b"), strict=True):
+            again = read([path], replace(choice, only=changed["key"])).frame
+            texts = again.select(
+                pl.col("id").cast(pl.String).alias("key"),
+                *(pl.col(name).alias(f"{name}{run}") for name in DIGESTED),
+            )
+            changed = changed.drop(f"{name}{run}" for name in DIGESTED)
+            changed = changed.join(texts, on="key", how="left", maintain_order="left")
+        return changed
 
     def to_json(self) -> dict[str, Any]:
         """Return what is found, with the ids of all pairs that have other scores."""
@@ -218,13 +212,15 @@ def pair(
             f"the second has {some(only[1])}; give results of the same data, or the field that "
             f"both have as --id"
         )
-    difference = pl.col("score_b") - pl.col("score")
+    kind, difference = pl.Enum(OUTCOMES), pl.col("score_b") - pl.col("score")
+    largest = frame.select(pl.max_horizontal(pl.col("score", "score_b").abs().max())).item()
+    ties_up_to = 0.5e-12 * (largest or 0.0)
     outcome = (
-        pl.when(difference.abs() <= _ties_up_to(frame))
-        .then(pl.lit("tie"))
+        pl.when(difference.abs() <= ties_up_to)
+        .then(pl.lit("tie", kind))
         .when(difference.is_not_null())
-        .then(pl.when(difference > 0).then(pl.lit("win")).otherwise(pl.lit("loss")))
-        .otherwise(pl.lit("unscored"))
+        .then(pl.when(difference > 0).then(pl.lit("win", kind)).otherwise(pl.lit("loss", kind)))
+        .otherwise(pl.lit("unscored", kind))
     )
     frame = frame.with_columns(
         group=pl.coalesce("group", "group_b"),
@@ -329,14 +325,9 @@ def _notes(
         told = odd if column == "prompt" else told[:0]
 
 
-def _ties_up_to(frame: pl.DataFrame) -> float:
-    largest = (frame[name].abs().max() for name in ("score", "score_b"))
-    return 0.5e-12 * max(each or 0.0 for each in largest)
-
-
 def _outcomes(
     group: str | None, frame: pl.DataFrame, by_cluster: bool, answers: bool
-) -> Iterator[Outcome]:
+) -> Iterator[Difference]:
     """Yield what each policy makes of some pairs; where scores are below 0, 0 is not the worst."""
     columns = ["score", "score_b"]
     is_of_answers = answers and frame["answer"].count() and frame["answer_b"].count()
@@ -352,7 +343,7 @@ def _outcomes(
         )
     for policy, pairs in zip(POLICIES, (scored, frame), strict=True):
         if pairs.is_empty():
-            yield Outcome(group, policy, 0, len(frame))
+            yield Difference(group, policy, 0, len(frame))
             continue
         first, second = (pairs[name].fill_null(0.0).to_numpy() for name in columns)
         if policy == POLICIES[1] and min(first.min(), second.min()) < 0:
@@ -363,7 +354,7 @@ def _outcomes(
         yield replace(measured, group=group, policy=policy, of=len(frame))
 
 
-def measure(first: Floats, second: Floats, clusters: Numbers | None = None) -> Outcome:
+def measure(first: Floats, second: Floats, clusters: Numbers | None = None) -> Difference:
     r"""Measure how the scores of two runs for the same samples differ.
 
     The interval is that of `Bootstrap` over the paired differences, in which a cluster is drawn as
@@ -413,7 +404,7 @@ def measure(first: Floats, second: Floats, clusters: Numbers | None = None) -> O
         half = NormalDist().inv_cdf(0.975) * (error or 0.0)
         low, high = mean - half, mean + half
     factor = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
-    return Outcome(
+    return Difference(
         group=None, policy=POLICIES[0], pairs=n, of=n,
         first=float(first.mean()), second=float(second.mean()), difference=mean,
         low=low, high=high, error=error, wins=wins, losses=losses, ties=n - wins - losses,
@@ -465,30 +456,41 @@ _TOKEN = re.compile(rf"{_NUMBER}|\w+|[^\w\s]")
 _DECIMAL = re.compile(r"[-+]?\d+(?=[.eE])[\d.eE+-]*")
 
 
-def parting_of(row: dict[str, Any]) -> Parting:
-    """Return where two records of one sample part, of a row of a comparison's frame that differ."""
+def parting_of(row: dict[str, Any]) -> dict[str, str]:
+    """Return of which ``kind`` the difference of two records is, and ``where`` it begins.
+
+    They differ by ``rounding`` if the answers are the same but for decimal numbers that are
+    `CLOSE`; in ``order`` if they have the same tokens in another order; by ``score`` if they are
+    equal, and the scores differ; else by ``content``.
+
+    Args:
+        row: A row of what `Comparison.changed` returns.
+    """
     first, second = row["answer"], row["answer_b"]
     if first == second:
         if row["fate"] != row["fate_b"]:
-            return Parting("content", f"one is {row['fate']}, the other {row['fate_b']}")
+            return {"kind": "content", "where": f"one is {row['fate']}, the other {row['fate_b']}"}
         scores = row["score"], row["score_b"]
         near = None not in scores and math.isclose(*scores, rel_tol=CLOSE)
-        return Parting("rounding" if near else "score", f"score {scores[0]} / {scores[1]}")
+        return {
+            "kind": "rounding" if near else "score",
+            "where": f"score {scores[0]} / {scores[1]}",
+        }
     if first is None or second is None:
-        return Parting("content", "one of them has no answer")
+        return {"kind": "content", "where": "one of them has no answer"}
     at = _equal_up_to(first, second)
     tokens, others = _TOKEN.findall(first), _TOKEN.findall(second)
     place = _equal_up_to(tokens, others)
     if tokens == others:
-        return Parting("content", f"character {at + 1}: other white space")
+        return {"kind": "content", "where": f"character {at + 1}: other white space"}
     word, its = (some[place] if place < len(some) else "the end" for some in (tokens, others))
     where = f"character {at + 1}, token {place + 1}: {word!r:.60} / {its!r:.60}"
     if _is_number(word) and _is_number(its):
         same = word[: _equal_up_to(word, its)]
         where += f", digit {sum(map(str.isdigit, same)) + 1}"
     if len(tokens) == len(others) and all(map(_are_close, tokens, others)):
-        return Parting("rounding", where)
-    return Parting("order" if Counter(tokens) == Counter(others) else "content", where)
+        return {"kind": "rounding", "where": where}
+    return {"kind": "order" if Counter(tokens) == Counter(others) else "content", "where": where}
 
 
 def _equal_up_to(first: Sequence[str], second: Sequence[str]) -> int:

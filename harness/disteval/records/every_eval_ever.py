@@ -35,10 +35,11 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
     samples = [path for path in files if path.suffix != ".json"]
     if not samples:
         raise DataError(f"{files[0]} has no samples; give the file *_samples.jsonl as well")
-    found = result("every_eval_ever", samples, objects, partial(_rows, choice), choice)
+    runs = {path: read_object(path) for path in files if path.suffix == ".json"}
+    keys = [_key_of(each) for run in runs.values() for each in run.get("evaluation_results", ())]
+    found = result("every_eval_ever", samples, objects, partial(_rows, choice, keys), choice)
     said, problems, kinds = [], [], set()
-    for path in files:
-        run = read_object(path) if path.suffix == ".json" else {}
+    for path, run in runs.items():
         library = run.get("eval_library") or {}
         for each in run.get("evaluation_results", ()):
             if _key_of(each) == (found.task, found.metric):
@@ -57,8 +58,13 @@ def _key_of(found: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _rows(
-    choice: Choice, record: Mapping[str, Any]
+    choice: Choice, keys: Sequence[tuple[str, str]], record: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """Yield the row of a record; or one without a score for each figure, if it is of no figure.
+
+    The package's converters write such a record, with a score of 0 or one that they guess, of a
+    sample that the harness has not scored.
+    """
     said, error = record["output"] or {}, record.get("error")
     row = {
         "id": str(record["sample_id"]), "score": float(record["evaluation"]["score"]),
@@ -67,7 +73,13 @@ def _rows(
         "prompt": record["input"]["raw"], "target": text_of(record["input"]["reference"]),
         "content": record.get("sample_hash"),
     }  # fmt: skip
-    yield _key_of(record), row | labels(choice, record.get("metadata"))
+    row |= labels(choice, record.get("metadata"))
+    key = _key_of(record)
+    scored = [each for each in keys if each[0] == key[0]]
+    if scored and key not in scored and record.get("evaluation_result_id") is None:
+        yield from ((each, {**row, "score": None}) for each in scored)
+    else:
+        yield key, row
 
 
 def _unlike(detailed: Mapping[str, Any], samples: Sequence[Path]) -> list[str]:

@@ -13,7 +13,7 @@ from polars.exceptions import PolarsError
 
 from disteval.arguments import did_you_mean, found_value
 from disteval.errors import DataError, UsageError
-from disteval.records.table import Choice, Records, cut_off, keyed, objects, text_of, value_of
+from disteval.records.table import Choice, Records, cut_off, held, keyed, objects, text_of, value_of
 
 _USUAL = {
     "answer": ("answer", "response", "output", "prediction", "completion"),
@@ -118,7 +118,7 @@ def _fields(
         return found
     for name, usual in _USUAL.items():
         there = [each for each in usual if each in names and each not in found.values()]
-        if there and (choice.answers or name != "answer"):
+        if there:
             found[name] = there[0]
     return found
 
@@ -134,7 +134,11 @@ def _from_columns(
             if f"{field}_duplicated_0" in schema:  # the name that Polars gives to the second one
                 raise DataError(f"{path} has two columns {field!r}; give each a name of its own")
         chosen = {name: _nested(field, schema) for name, field in fields.items()}
-        frame = lazy.select(each.alias(name) for name, each in chosen.items()).collect()
+        lazy = lazy.select(each.alias(name) for name, each in chosen.items())
+        kinds = lazy.collect_schema()
+        texts = [name for name in kinds if name not in _NEEDED]
+        lazy = lazy.drop(name for name in texts if kinds[name].is_nested())
+        frame = held(lazy.with_row_index("line", 1), choice).collect(engine="streaming")
     except (PolarsError, OSError) as error:
         raise cut_off(path, "", str(error).splitlines()[0]) from error
     kind = frame.schema["id"]
@@ -143,10 +147,6 @@ def _from_columns(
             f"{path}: the field {fields['id']!r} holds {kind}, and an id is a whole number or a "
             f"text; give another field by --id"
         )
-    for name in set(fields) - {"id", "score"}:
-        if frame.schema[name].is_nested():
-            frame = frame.drop(name)
-    frame = frame.with_row_index("line", 1)
     if frame["id"].null_count():
         row = int(frame["id"].is_null().arg_max() or 0)
         raise _no_id(path, f"record {row + 1}", fields["id"], None)
@@ -187,12 +187,12 @@ def _from_json(path: Path, choice: Choice, needed: Sequence[str]) -> pl.DataFram
         raise DataError(f"{path} has no records; give the file of a job that has ended")
     names = list(dict.fromkeys(name for record in firsts for name in record))
     fields = _fields(path, choice, needed, names)
-    frame = _at_once(path, fields, firsts)
-    return _line_by_line(path, fields) if frame is None else frame
+    frame = _at_once(path, choice, fields, firsts)
+    return _line_by_line(path, choice, fields) if frame is None else frame
 
 
 def _at_once(
-    path: Path, fields: Fields, firsts: Sequence[Mapping[str, Any]]
+    path: Path, choice: Choice, fields: Fields, firsts: Sequence[Mapping[str, Any]]
 ) -> pl.DataFrame | None:
     """Read JSON lines whose ids and scores have one type; return None if they have not."""
     schema: dict[str, Any] = dict.fromkeys(fields.values(), pl.String)
@@ -209,7 +209,7 @@ def _at_once(
         return None
     id_field = fields["id"]
     odd = pl.any_horizontal(_odd(schema, id_field)).any()
-    frames = []
+    frames, count = [], 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE) + file.readline():
             try:
@@ -221,11 +221,14 @@ def _at_once(
             is_whole = frame.height == lines.height and not frame[id_field].null_count()
             if not is_whole or lines.select(odd).item():
                 return None
-            frames.append(frame.select(pl.col(field).alias(name) for name, field in fields.items()))
+            columns = [pl.col(field).alias(name) for name, field in fields.items()]
+            rows = frame.lazy().select(columns).with_row_index("line", 1 + count)
+            frames.append(held(rows, choice).collect())
+            count += lines.height
     frame = pl.concat(frames, rechunk=False)
     if "score" in fields:
         frame = frame.with_columns(pl.col("score").cast(pl.Float64))
-    return frame.with_row_index("line", 1)
+    return frame
 
 
 def _odd(schema: Mapping[str, Any], id_field: str) -> list[pl.Expr]:
@@ -243,7 +246,7 @@ def _odd(schema: Mapping[str, Any], id_field: str) -> list[pl.Expr]:
     return odd
 
 
-def _line_by_line(path: Path, fields: Fields) -> pl.DataFrame:
+def _line_by_line(path: Path, choice: Choice, fields: Fields) -> pl.DataFrame:
     """Read JSON lines, and name the line of what is wrong."""
     first: tuple[int, Any] | None = None
     schema: dict[str, Any] = {"line": pl.UInt32, **dict.fromkeys(fields, pl.String)}
@@ -267,7 +270,8 @@ def _line_by_line(path: Path, fields: Fields) -> pl.DataFrame:
                 raise _no_number(path, f"line {line}", fields["score"], score)
             texts = {name: text_of(value) for name, value in row.items() if name != "score"}
             rows.append({**row, **texts, "line": line})
-        frames.append(pl.DataFrame(rows, schema=schema, strict=False))
+        frame = pl.LazyFrame(rows, schema=schema, strict=False)
+        frames.append(held(frame, choice).collect())
     frame = pl.concat(frames)
     numbers = frame["id"].cast(pl.Int64, strict=False)
     are_texts = first is None or isinstance(first[1], str) or numbers.null_count() > 0

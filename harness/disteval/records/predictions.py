@@ -11,7 +11,7 @@ import polars as pl
 
 from disteval.data.predictions import load_predictions
 from disteval.errors import UsageError
-from disteval.records.table import Choice, Records, text_of
+from disteval.records.table import Choice, Records, held, text_of
 
 
 def read(files: Sequence[Path], choice: Choice) -> Records:
@@ -34,8 +34,9 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
     schema = {"id": pl.String, "score": pl.Float64, "answer": pl.String, "file": pl.UInt32,
               "line": pl.UInt32}  # fmt: skip
     return Records(
-        frame=pl.DataFrame(rows, schema, orient="row"), harness="predictions", stated=size,
-        files=tuple(map(str, files)), task=name, metric=choice.score or "",
+        frame=held(pl.LazyFrame(rows, schema, orient="row"), choice).collect(),
+        harness="predictions", stated=size, files=tuple(map(str, files)), task=name,
+        metric=choice.score or "",
     )  # fmt: skip
 
 

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 FATES = ("scored", "unscored", "errored", "refused", "cut")
 """What can become of a sample; one that was cut by a limit may have a score all the same."""
 
-TEXTS = ("answer", "prompt", "content", "target", "group", "cluster")
+DIGESTED = ("answer", "prompt", "content", "target")
+"""The columns of texts that are held as digests, until some of them are read again."""
+
+TEXTS = (*DIGESTED, "group", "cluster")
 """The columns of texts, each of which may be null."""
 
 HARNESSES = {
@@ -68,7 +71,8 @@ class Choice:
         task: The task.
         group: The field by which scores are grouped, such as a language.
         cluster: The field of what several samples have in common, such as a document.
-        answers: Whether answers of plain records are held, which may take half of the memory.
+        only: The ids, as texts, of the records that are read, with whole texts; by default all are
+            read, with digests of texts, which take less memory.
     """
 
     id: str | None = None
@@ -76,7 +80,7 @@ class Choice:
     task: str | None = None
     group: str | None = None
     cluster: str | None = None
-    answers: bool = True
+    only: pl.Series | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,10 @@ class Records:
     """The records of one result, of all of its files.
 
     The columns of ``frame`` are: ``id`` (whole numbers, or texts if one id is none), ``score`` (a
-    finite float, or null), ``fate`` (one of `FATES`), ``answer`` and ``prompt`` (whole texts, or
-    null), ``content`` (a digest by which equal samples are known, or null), ``target``, ``group``
-    and ``cluster`` (texts, or null), ``attempts`` (1 for a sample that was not retried), ``file``
+    finite float, or null), ``fate`` (one of `FATES`), ``answer``, ``prompt``, ``target`` and
+    ``content``, by which equal samples are known (digests of 64 bits, or texts if the caller has
+    chosen ids, or null), ``group`` and ``cluster`` (texts, or null), ``attempts`` (1 for a sample
+    that was not retried), ``file``
     (the index into ``files``), ``line`` (of the file, from 1 up; in Parquet and archives, the
     record's number) and ``weight`` (of each score where the number is a weighted mean, else null).
 
@@ -167,7 +172,7 @@ def read(paths: Sequence[Path], choice: Choice) -> Records:
             )
     reader = import_module(f"disteval.records.{first or 'plain'}")
     try:
-        return _completed(reader.read(files, choice), left)
+        return _completed(reader.read(files, choice), choice, left)
     except (polars.exceptions.PolarsError, UnicodeError, OverflowError) as error:
         raise cut_off(files[0], "or a file after it", error) from error
 
@@ -290,8 +295,8 @@ def result(
     task = choose("task", "--task", (name for name, _ in found), choice.task)
     metric = choose("metric", "--score", (each for name, each in sorted(found) if name == task),
                     choice.score)  # fmt: skip
-    frame = pl.DataFrame(found[task, metric], infer_schema_length=None)
-    return Records(frame, harness, tuple(map(str, files)), task, metric)
+    frame = pl.LazyFrame(found[task, metric], infer_schema_length=None)
+    return Records(held(frame, choice).collect(), harness, tuple(map(str, files)), task, metric)
 
 
 def with_said(records: Records, said: Sequence[Said], aggregates: tuple[str, ...]) -> Records:
@@ -350,6 +355,16 @@ def text_of(value: Any) -> str | None:
     return json.dumps(
         value, default=lambda each: each.tolist() if hasattr(each, "tolist") else repr(each)
     )
+
+
+def held(frame: pl.LazyFrame, choice: Choice) -> pl.LazyFrame:
+    """Return records with digests of texts; or those that the caller has chosen, with the texts."""
+    import polars as pl
+
+    if choice.only is not None:
+        return frame.filter(pl.col("id").cast(pl.String).is_in(choice.only.implode()))
+    there = [pl.col(name).cast(pl.String) for name in frame.collect_schema() if name in DIGESTED]
+    return frame.with_columns(pl.when(each.is_not_null()).then(each.hash()) for each in there)
 
 
 def keyed(ids: pl.Series) -> pl.Series:
@@ -441,7 +456,7 @@ def _kind(path: Path) -> str:
     )
 
 
-def _completed(records: Records, left: Sequence[Path]) -> Records:
+def _completed(records: Records, choice: Choice, left: Sequence[Path]) -> Records:
     """Return records whose frame has all columns, and which name the files that were left out.
 
     A score that is not finite is none.
@@ -450,11 +465,13 @@ def _completed(records: Records, left: Sequence[Path]) -> Records:
 
     frame, score = records.frame, pl.col("score")
     types: dict[str, Any] = {"score": pl.Float64, "fate": pl.Enum(FATES)}
-    types |= dict.fromkeys(TEXTS, pl.String) | dict.fromkeys(("attempts", "file"), pl.UInt32)
+    text = pl.UInt64 if choice.only is None else pl.String
+    types |= dict.fromkeys(TEXTS, pl.String) | dict.fromkeys(DIGESTED, text)
+    types |= dict.fromkeys(("attempts", "file"), pl.UInt32)
     types |= {"line": pl.UInt32, "weight": pl.Float64}
     defaults = {"attempts": 1, "file": 0}
     if "content" not in frame.columns and "prompt" in frame.columns:
-        frame = frame.with_columns(content=pl.col("prompt").hash().cast(pl.String))
+        frame = frame.with_columns(content="prompt")
     frame = frame.select(
         keyed(frame["id"]),
         *(

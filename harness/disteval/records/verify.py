@@ -264,7 +264,7 @@ def _without(ids: pl.Series, others: pl.Series) -> pl.Series:
 
 def _about_repeated(records: Records) -> list[Fact]:
     """Name the samples that have several records, and say whether their answers are the same."""
-    said = pl.coalesce("answer", pl.col("score").cast(pl.String))
+    said = pl.coalesce(pl.col("answer", "score").cast(pl.String))
     twice = in_order(
         records.frame.filter(pl.col("id").is_duplicated())
         .group_by("id")

@@ -21,15 +21,12 @@ _LEVEL = 0.05
 GROUP_COLUMNS = ("pairs", "A", "B", "B - A", "won, lost", "p", "Holm")
 """The heads of a table of groups, where A is the first run and B the second."""
 
-Outcome = Mapping[str, Any]
-"""An outcome in a report of ``disteval compare``, see `disteval.records.compare.Outcome`."""
-
 COLUMNS = ("id", "group", "outcome", "prompt", "prompt_b", "target", "answer", "answer_b", "score",
            "score_b", "fate", "fate_b")  # fmt: skip
 """What the page has of each sample; ``_b`` is the second run's, and without it the first's."""
 
 
-def of_policies(comparison: Mapping[str, Any]) -> list[Outcome]:
+def of_policies(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the outcomes of all pairs; one, where every policy comes to the same."""
     found = [each for each in comparison["outcomes"] if each["group"] is None]
     return found[:1] if found and found[0]["pairs"] == found[0]["of"] else found
@@ -58,7 +55,7 @@ def facts(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     return [(cells[0][0], [text for _, text in cells]) for cells in zip(*columns, strict=True)]
 
 
-def _facts(outcome: Outcome, first: str, second: str) -> list[tuple[str, str]]:
+def _facts(outcome: Mapping[str, Any], first: str, second: str) -> list[tuple[str, str]]:
     error, shows, p = outcome["error"], outcome["detectable"], f"{outcome['p']:.4g}"
     if outcome["holm"] is not None:
         p += f", after Holm {outcome['holm']:.4g}"
