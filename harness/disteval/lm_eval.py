@@ -134,12 +134,12 @@ class Model:
             with _generators, drawn(kept=True):
                 seed_all(ids, self._seed)
                 found = ask([*asked.values()], **quiet)
-            count = sum(each is not None for each in found)
+            what, form = ("texts", str) if kind == "generate_until" else ("answers", object)
+            count = sum(each is not None and isinstance(each, form) for each in found)
             if not count == len(found) == len(asked):
-                first = _name(_sample(requests[min(asked)]))
                 raise UsageError(
-                    f"{type(self._lm).__name__}.{kind} returned {count} answers to {len(asked)} "
-                    f"requests, of which the first is {first}; it must return one for each"
+                    f"{type(self._lm).__name__}.{kind} returned {count} {what} to {len(asked)} "
+                    f"requests, of which the first is {_name(_sample(requests[min(asked)]))}"
                 )
             answers |= zip(asked, found, strict=True)
         return [answers[number] for number in ids]
@@ -313,8 +313,8 @@ class Run:
             files = [*draft.rglob("*.jsonl"), *draft.rglob("*.json")]  # the results come last
             lines = sum(1 for file in files[:-1] for _ in file.open("rb"))
             if len(files) != 1 + len(samples) or lines != sum(map(len, samples.values())):
-                # lm-eval has gone on after an error.
-                raise OSError(f"{shutil.disk_usage(home).free:,} bytes are free")
+                free = shutil.disk_usage(home).free  # lm-eval has gone on after an error
+                raise OSError(f"lm-eval has logged why (see --verbose); {free:,} bytes are free")
             if not self._is_there(home / files[-1].relative_to(draft), files[-1]):
                 for file in files:
                     place = home / file.relative_to(draft)

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from disteval.leases import Borrower
-from disteval.world.channel.messages import Finished, Joined, Lend
+from disteval.leases import Borrower, Lender
+from disteval.world.channel.messages import Ask, Finished, Hello, Join, Joined, Lend
 
 from suites.helpers.processes import (
     left_over,
@@ -62,6 +62,24 @@ def test_a_rank_that_was_frozen_with_the_result_takes_that_of_another_rank() -> 
     borrower = Borrower(link, {}, {}, 3)
     assert [*borrower] == []
     assert borrower.finish(lambda parts: parts) is end
+
+
+def test_ranks_with_parts_of_a_model_go_on_in_whichever_order_they_join(tmp_path: Path) -> None:
+    for ranks in ([1, 0], [0, 1]):
+        lender = Lender(tmp_path, expected=2, ranks_per_lease=2)
+        heard: list[tuple[int, Any]] = [(rank, Hello(rank, rank, 0)) for rank in ranks]
+        heard += [(rank, Join({}, 3, {"the value of weights": f"{rank}"})) for rank in ranks]
+        replies = lender.turn(heard, 0.0)
+        lender.close()
+        assert {rank for reply, [rank] in replies if isinstance(reply, Joined)} == {0, 1}, replies
+
+
+def test_an_evaluation_ends_whose_only_group_has_lost_a_rank_before_it_took_part() -> None:
+    lender = Lender(None, expected=2, ranks_per_lease=2)
+    lender.turn([(0, Hello(0, 0, 0)), (1, Hello(1, 1, 0)), (0, Join({}, 3, {})), (0, Ask(3))], 0.0)
+    lender.lose(1, "killed by SIGKILL", 0.0)
+    lender.turn([], 0.1)
+    assert b"rank 1: killed by SIGKILL" in ((lender.outcome and lender.outcome.error) or b"")
 
 
 def test_a_second_process_with_the_number_of_a_rank_takes_its_place(tmp_path: Path) -> None:

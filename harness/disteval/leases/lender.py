@@ -95,6 +95,7 @@ class Lender:
         self._book: Book | None = None
         self._settings: dict[str, str] = {}
         self._first = 0  # the rank whose settings these are
+        self._early: dict[int, Join] = {}  # of ranks that came before the first of any group
         self._units = self._before = 0  # all, and those that earlier runs have evaluated
         self._stored: tuple[Part, ...] = ()
         self._waiting: OrderedDict[int, None] = OrderedDict()  # groups, in the order of asking
@@ -159,6 +160,7 @@ class Lender:
         """Note that a rank is lost, or has ended before it could take part."""
         member = self._members.by_rank.get(rank)
         self._members.coming.pop(rank, None)
+        self._early.pop(rank, None)
         if self.outcome is None and member is None:
             self._members.note_absent(rank, why)
         elif self.outcome is None and member is not None and member.is_there:
@@ -203,6 +205,8 @@ class Lender:
             self._members.coming[rank] = now
         elif isinstance(message, Join):
             self._join(rank, message, now)
+        elif isinstance(message, Ping) and rank in self._early:
+            self._replies.append((Pong(), [rank]))
         elif member is not None:
             self._members.note_heard(member, now)
             self._answer(member, message, now)
@@ -257,8 +261,14 @@ class Lender:
     def _join(self, rank: int, join: Join, now: float) -> None:
         """Take a rank in, unless it evaluates something else than the first."""
         if self._ledger is None and self.outcome is None:
+            if rank % self._size:  # it may hold another part of a model than an earlier run's first
+                self._early[rank] = join
+                return
             self._first = rank
             self._open(join)
+            for other, its in self._early.items():
+                self._join(other, its, now)
+            self._early = {}
         here = {**join.settings, "the number of batches": str(join.units)}
         known = dict(self._settings)
         for name in (CONTENTS, OUTPUTS):

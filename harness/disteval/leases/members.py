@@ -180,7 +180,8 @@ class Members:
         known = {*range(self._expected or 0), *self.by_rank}
         benched = {each.rank for each in members if each.failure is not None}
         gone = {each.rank for each in members if not each.is_there} | self._absent
-        gone -= self.coming.keys()
+        groups = {rank // self._size for rank in gone - self.coming.keys()}
+        gone = {rank for rank in known if rank // self._size in groups}  # a model needs every rank
         may_come = not self.by_rank and (not self.coming or known - self.coming.keys() - gone)
         left = len(known - benched - gone) // self._size
         silent = [(each.silent_at, each.rank) for each in members if each.silent_at is not None]
