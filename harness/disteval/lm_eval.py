@@ -314,7 +314,7 @@ class Run:
             lines = sum(1 for file in files[:-1] for _ in file.open("rb"))
             if len(files) != 1 + len(samples) or lines != sum(map(len, samples.values())):
                 free = shutil.disk_usage(home).free  # lm-eval has gone on after an error
-                raise OSError(f"lm-eval has logged why (see --verbose); {free:,} bytes are free")
+                raise OSError(f"lm-eval has saved {lines} samples alone; {free:,} bytes are free")
             if not self._is_there(home / files[-1].relative_to(draft), files[-1]):
                 for file in files:
                     place = home / file.relative_to(draft)
