@@ -101,9 +101,7 @@ def main() -> int:
         by_kind[kind].append(one)
         print(f"{name}: {one.verdict}: {one.kinds}", file=sys.stderr, flush=True)
     right = by_kind.pop("")
-    print(
-        "| mistake | convicted | first finding is it | of other kinds | names a sample | a rank |"
-    )
+    print(f"| {' | '.join(COLUMNS)} |", f"|---{'|--:' * (len(COLUMNS) - 1)}|", sep="\n")
     for kind, those in sorted(by_kind.items(), key=lambda each: -len(each[1])):
         print(row(kind, those))
     every = [one for those in by_kind.values() for one in those]

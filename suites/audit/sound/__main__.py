@@ -17,7 +17,7 @@ def main() -> int:
     """Audit the loops that are named, or all, and return 1 if one is not found sound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the names of loops; all by default")
-    parser.add_argument("--seconds", type=float, default=300.0, help="the limit of each audit")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="the limit of each audit")
     chosen = parser.parse_args()
     for path in sorted(Path(__file__).parent.glob("*_loops.py")):
         import_module(f"{__package__}.{path.stem}")
