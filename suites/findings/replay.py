@@ -23,7 +23,7 @@ from pathlib import Path
 from suites.findings.page import ROOT, Finding, findings
 
 COMMAND_SECONDS = 300.0
-PROGRAM_SECONDS = 300.0
+PROGRAM_SECONDS = 900.0
 
 
 def main() -> int:
