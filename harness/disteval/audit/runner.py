@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from disteval.audit.shapes import Weights
 from disteval.audit.weights import explain, groups_of, measure
 from disteval.audit.worlds import Calls
 from disteval.errors import AuditError, UsageError, WorldError
+from disteval.host import available_cores
 from disteval.judging.report import replay
 from disteval.judging.retry import Try, doubt, settle
 from disteval.text import with_sections
@@ -33,6 +35,7 @@ from disteval.world import World
 DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_SECONDS = 300.0
 _SECONDS_OF_MANY = 3.0  # a call of the case with many batches may take
+_MOST_PATIENCE = 6.0  # what is called once more may take so many times longer
 
 _IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
 _NO_CASE = "no case has what the function assumes; try other world sizes"
@@ -152,8 +155,13 @@ class Audit:
                 self.on_finding(finding)
 
     def _settle(self) -> None:
-        """Call once more where ranks were lost or late, which a busy machine may have caused."""
+        """Call once more where ranks were lost or late, which a busy machine may have caused.
+
+        Calls may take longer then, by the number of processes that wait for a core.
+        """
         report, doubts, self._doubts = self.report, self._doubts, []
+        load = os.getloadavg()[0] / available_cores()
+        self._calls.limits.patience = min(max(1.0, load), _MOST_PATIENCE)
         for finding, again, said in doubts:
             if self._fails_everywhere and not self.only:
                 return

@@ -37,10 +37,14 @@ class Limits:
 
     Args:
         timeout: The seconds that one call may take.
+
+    Attributes:
+        hurry: Whether a call hung, so that calls are compared with others.
+        patience: How many times longer calls may take, for a machine that is busy.
     """
 
     def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+        self._timeout, self.patience = timeout, 1.0
         self._longest = {False: 0.0, True: 0.0}  # in ranks that have made a call, and in new ones
         self.hurry = False
 
@@ -53,7 +57,7 @@ class Limits:
         own = self._timeout
         if self.hurry:
             own = min(own, _LEAST_SECONDS + _TIMES_SLOWER * self._longest[False])
-        return round(own + self._spare if fresh else own, 1)
+        return round(self.patience * (own + self._spare if fresh else own), 1)
 
     @property
     def _spare(self) -> float:
