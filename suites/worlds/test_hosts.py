@@ -170,7 +170,7 @@ def test_a_rank_that_is_not_led_says_where_it_looked_and_why_that_may_fail(hosts
     # A port of its own, for this leader waits until the hosts end.
     own, soon = {"DISTEVAL_LEADER": f"alpha:{int(PORT) + 1}"}, {"PATIENCE": "2"}
     start(hosts, "01", "gather", only=0, **given(hosts, "alpha") | own | {"PATIENCE": "600"})
-    listens = "until ls /tmp/disteval-*/*/address; do sleep 0.1; done"
+    listens = f"until grep -q :{int(PORT) + 1:04X} /proc/net/tcp; do sleep 0.1; done"
     ended(hosts.on_host(0, ["sh", "-c", listens]), SECONDS)
     other_job = {"PMIX_NAMESPACE": "gather@2"}
     ways = {
