@@ -195,5 +195,6 @@ def _is_named(kind: Kind, ending: dict[str, Any]) -> bool:
 
 def _interrupted_imports(draw: Draw | None, ending: dict[str, Any]) -> bool:
     """Whether Ctrl-C came while Python imported the command, which can't say its name then."""
-    begun = "directory" in ending["events"] or draw is None or draw.fault != "Ctrl-C"
-    return not begun and (_IMPORT in ending["err"] or ending["err"] == "disteval: interrupted\n")
+    if draw is None or draw.fault != "Ctrl-C" or "directory" in ending["events"]:
+        return False
+    return _IMPORT in ending["err"] or ending["err"] == "disteval: interrupted\n"

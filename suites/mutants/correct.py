@@ -132,7 +132,7 @@ class TensorTemplate(TensorBaseDistBackend[Any], ThreadsDist):
 
 @correct
 class DeclaresWhatItCannot(ThreadsDist):
-    """Declares that an error stays on its rank, which is true but of the first ranks."""
+    """Declares that an error stays on its rank, which is true of all ranks but the first ones."""
 
     first: ClassVar[dict[tuple[int, int], BaseDistBackend]] = {}
     capabilities: ClassVar[Capabilities] = Capabilities(

@@ -75,9 +75,10 @@ def _rows(
     }  # fmt: skip
     row |= labels(choice, record.get("metadata"))
     key = _key_of(record)
-    scored = [each for each in keys if each[0] == key[0]]
-    if scored and key not in scored and record.get("evaluation_result_id") is None:
-        yield from ((each, {**row, "score": None}) for each in scored)
+    figures = [each for each in keys if each[0] == key[0]]
+    names_none = record.get("evaluation_result_id") is None
+    if names_none and figures and key not in figures:
+        yield from ((figure, {**row, "score": None}) for figure in figures)
     else:
         yield key, row
 

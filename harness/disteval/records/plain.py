@@ -188,7 +188,9 @@ def _from_json(path: Path, choice: Choice, needed: Sequence[str]) -> pl.DataFram
     names = list(dict.fromkeys(name for record in firsts for name in record))
     fields = _fields(path, choice, needed, names)
     frame = _at_once(path, choice, fields, firsts)
-    return _line_by_line(path, choice, fields) if frame is None else frame
+    if frame is None:
+        return _line_by_line(path, choice, fields)
+    return frame
 
 
 def _at_once(

@@ -465,8 +465,9 @@ def _completed(records: Records, choice: Choice, left: Sequence[Path]) -> Record
 
     frame, score = records.frame, pl.col("score")
     types: dict[str, Any] = {"score": pl.Float64, "fate": pl.Enum(FATES)}
-    text = pl.UInt64 if choice.only is None else pl.String
-    types |= dict.fromkeys(TEXTS, pl.String) | dict.fromkeys(DIGESTED, text)
+    types |= dict.fromkeys(TEXTS, pl.String)
+    if choice.only is None:
+        types |= dict.fromkeys(DIGESTED, pl.UInt64)
     types |= dict.fromkeys(("attempts", "file"), pl.UInt32)
     types |= {"line": pl.UInt32, "weight": pl.Float64}
     defaults = {"attempts": 1, "file": 0}
