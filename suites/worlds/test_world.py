@@ -288,6 +288,18 @@ def test_more_ranks_than_open_files_are_refused_at_once_with_the_limit(
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+def test_a_process_with_many_open_files_leads(anywhere: str) -> None:
+    """`select.select` takes no descriptor above 1,023; the limit here may be lower."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(min(most, 1100))]
+    try:
+        with World(anywhere, 2) as world:
+            assert world.run(gather, "a", "b") == [(0, ["a", "b"]), (1, ["a", "b"])]
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
 @needs("tf_horovod")
 def test_horovodrun_starts_a_world() -> None:
     # `suites/docs` has a group of Horovod on such ranks, each of which imports TensorFlow for it.

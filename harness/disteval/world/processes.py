@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class _Link:
     def hear(self, seconds: float) -> bool:
         """Wait so long for news, and take them; return whether there were any."""
         with self._lock:
-            if self.is_lost or not select.select([self._link], [], [], seconds)[0]:
+            if self.is_lost or not wait([self._link], seconds):
                 return False
             with contextlib.suppress(OSError), interrupted_later():
                 if data := self._link.recv(1 << 16):

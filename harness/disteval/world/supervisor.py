@@ -40,6 +40,7 @@ KILL_SECONDS = 10.0
 _POLL_SECONDS = 0.5
 _IDLE_SECONDS = 0.1
 _LOOK_SECONDS = 0.01
+_DYING_SECONDS = 2.0  # a leader that still has its folder then uses it for its next world
 _ORPHAN_SECONDS = 2.0  # for what ranks have started, when these have been killed
 _MOST_BYTES = 1 << 16
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGIO)
@@ -125,10 +126,12 @@ class Helper:
         if self._supervises:
             self._withdraw()
             self._kill_all()
-            deadline = time.monotonic() + KILL_SECONDS
-            # Another supervisor of the world may be about it, before all ranks of this one ended.
-            while not _remove(self._folder) and self._is_leader_gone():
-                if time.monotonic() > deadline:
+            begin = time.monotonic()
+            # Another supervisor of the world may be about it, before all ranks of this one ended;
+            # and a leader that is killed may close its link a moment before it releases the folder.
+            while not _remove(self._folder):
+                patience = KILL_SECONDS if self._is_leader_gone() else _DYING_SECONDS
+                if time.monotonic() > begin + patience:
                     break
                 time.sleep(_LOOK_SECONDS)
         else:
@@ -178,7 +181,9 @@ class Helper:
     def _is_leader_gone(self) -> bool:
         """Return whether the leader has ended; a fork of it may keep the link open."""
         if self._leader >= 0:
-            return bool(select.select([self._leader], [], [], 0)[0])
+            poll = select.poll()  # select.select takes no descriptor above 1,023
+            poll.register(self._leader, select.POLLIN)
+            return bool(poll.poll(0))
         try:
             os.kill(self._leader_pid, 0)
         except OSError:
