@@ -22,6 +22,6 @@ def _wait_for_rank_1(backend: Any) -> None:
 def test_a_rank_that_never_comes_is_shown_after_the_worlds_timeout(name: str) -> None:
     assert not get_backend_class(name).capabilities.bounded_waits
     with World(name, 3) as world, pytest.raises(WorldError) as caught:
-        world.run(_wait_for_rank_1, timeout=2.0)
+        world.run(_wait_for_rank_1, timeout=5.0)
     at = [(one.rank, one.position.entered, one.position.inside) for one in caught.value.ranks]
     assert at == [(0, 2, True), (1, 1, False), (2, 2, True)]

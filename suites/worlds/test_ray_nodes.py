@@ -71,7 +71,7 @@ def wait_for_ever(backend: Any) -> Any:
 
 def directories() -> list[Path]:
     """What worlds have left on the nodes other than the leader's, once they had time to leave."""
-    wait_for(lambda: not list(Path(os.environ["TMPDIR"]).glob("disteval-*/*")), 10)
+    wait_for(lambda: not list(Path(os.environ["TMPDIR"]).glob("disteval-*/*")), 60)
     return list(Path(os.environ["TMPDIR"]).glob("disteval-*/*"))
 
 
