@@ -45,10 +45,14 @@ DURATIONS = "SUITES_DURATIONS"
 
 COVERAGE_TOOL = "coverage>=7.10"
 
+MOST_AGAIN = 5
+"""How many tests of a session that failed beside other sessions are tried again alone."""
+
 PATIENCE = {"interrupt_timeout": 30.0, "terminate_timeout": 10.0}
 """The seconds in which a program with many others below it ends after Ctrl-C."""
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+ADDOPTS = PYPROJECT["tool"]["pytest"]["ini_options"]["addopts"]
 TABLE = nox.project.load_toml("suites/sessions.toml")
 SUITES: dict[str, dict[str, Any]] = TABLE["sessions"]
 """The sessions of tests; what a line of the table means stands at its top."""
@@ -182,13 +186,18 @@ def _register(name: str, suite: dict[str, Any]) -> None:
             command = ["coverage", "run", "-m", "pytest"]
         arguments = ["-m", suite["selects"], *suite.get("options", [])]
         if not any(Path(text.partition("::")[0]).exists() for text in session.posargs):
-            arguments += suite.get("worlds", [])
+            # Not as options, which are refused where the user selects no test that takes them.
+            settings = [ADDOPTS, *suite.get("worlds", [])]
+            arguments += [f"--override-ini=addopts={' '.join(settings)}"]
             arguments += [f"suites/{name}" for name in suite["folders"]]
         # What the user adds comes last, so that their -m is the one that counts.
         arguments += session.posargs
         variables |= {"DISTEVAL_REQUIRE": suite["requires"]}
+        cache = session.cache_dir.resolve() / "pytest" / session.name
+        arguments += [f"--override-ini=cache_dir={cache}"]
         if DURATIONS in os.environ:
             variables |= {DURATIONS: f"{os.environ[DURATIONS]}/{session.name}.txt"}
+            arguments += ["--cache-clear"]
         session.run(*command, *arguments, env=variables)
 
     run.__doc__ = suite["proves"]
@@ -372,7 +381,8 @@ def _side_by_side(session: nox.Session, names: list[str]) -> None:
     # Not in session.create_tmp(): it would be every session's TMPDIR, too long for sockets.
     report = session.cache_dir.resolve() / "sessions.json"
     durations = report.with_name("durations")
-    durations.mkdir(exist_ok=True)
+    shutil.rmtree(durations, ignore_errors=True)  # those of an earlier run
+    durations.mkdir()
     command = ["-m", "nox", "--parallel=4", "--allow-parallel", f"--report={report}", "-s", *names]
     report.unlink(missing_ok=True)  # that of an earlier run
     begin = time.monotonic()
@@ -387,5 +397,25 @@ def _side_by_side(session: nox.Session, names: list[str]) -> None:
         print(f"{one['name']:24}{one['result']:12}{one['duration'] / 60:8.1f}")
     print(f"{'all, four at a time':36}{(time.monotonic() - begin) / 60:8.1f}")
     print(f"the slowest tests of each: {durations}", flush=True)
-    if failed := [one["name"] for one in found if one["result"] not in ("success", "skipped")]:
+    failed = [one["name"] for one in found if one["result"] not in ("success", "skipped")]
+    if failed := [name for name in failed if not _passes_alone(session, name, durations)]:
         session.error(f"failed: {', '.join(failed)}; their output is above")
+
+
+def _passes_alone(session: nox.Session, name: str, durations: Path) -> bool:
+    """Try the few tests that failed in a session once more, alone, as a check does, and tell them.
+
+    A session of which too many failed, or that did not come to its end, is not tried again.
+    """
+    file = durations / f"{name}.failed"
+    tests = file.read_text().splitlines() if file.exists() else []
+    if not 0 < len(tests) <= MOST_AGAIN:
+        return False
+    again = ["-m", "nox", "--reuse-venv=always", "--no-install", "-s", name, "--", "--last-failed"]
+    try:
+        session.run(sys.executable, *again, external=True, **PATIENCE)
+    except nox.command.CommandFailed:
+        return False
+    for test in tests:
+        print(f"failed beside other sessions, and passed alone: {test}", flush=True)
+    return True

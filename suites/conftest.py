@@ -92,8 +92,10 @@ def pytest_sessionstart() -> None:
     os.environ |= {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests were left out, and write which took longest where noxfile.py says."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode
+) -> None:
+    """Say how many were left out, and write where noxfile.py says which took longest or failed."""
     if left_out := terminalreporter.config.stash.get(_LEFT_OUT, ""):
         terminalreporter.write_line(left_out)
     if path := os.environ.get("SUITES_DURATIONS"):
@@ -103,6 +105,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seconds[getattr(report, "nodeid", "")] += getattr(report, "duration", 0.0)
         lines = [f"{took:8.1f}  {test}\n" for test, took in seconds.most_common(40)]
         Path(path).write_text(f"{seconds.total():8.1f}  all\n{''.join(lines)}")
+        if exitstatus == pytest.ExitCode.TESTS_FAILED:
+            stats = terminalreporter.stats
+            tests = {one.nodeid for kind in ("failed", "error") for one in stats.get(kind, ())}
+            Path(path).with_suffix(".failed").write_text("\n".join(sorted(tests)))
 
 
 @pytest.fixture(scope="session")
