@@ -18,7 +18,7 @@ from click.testing import Result
 from disteval import Predictions, load_predictions
 from disteval.models import default_weights, save_weights
 
-from suites.helpers.command import completions, invoke
+from suites.helpers.command import invoke
 from suites.helpers.namespaces import run_alone
 from suites.helpers.needs import framework, needs
 from suites.helpers.pictures import SIZES
@@ -197,18 +197,6 @@ def stream():
     assert re.search(r"\r100%\|.*\| 111/111 \[\d\d:\d\d<00:00, *[\d.]+ samples/s\]\r", sized)
     assert re.search(r"\r101 samples \[\d\d:\d\d, *[\d.]+ samples/s\]\r", stream)
     assert "%|" not in stream
-
-
-def test_a_shell_offers_the_tasks_in_files_without_importing_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code = (
-        "import disteval\n\ndef task():\n    return disteval.Task()\n\nshared = disteval.Task()\n"
-    )
-    (tmp_path / "own.py").write_text(f"raise LookupError\n{code}\ndef no_task():\n    pass\n")
-    (tmp_path / "owl.py").write_text("def task(:\n")
-    assert completions("eval", "ow") == ["own:task", "own:shared"]
 
 
 RECORDED = """

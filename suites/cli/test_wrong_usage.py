@@ -184,8 +184,6 @@ LINES: dict[str, tuple[str, ...]] = {
     **{f"new {name!r}": (repr(name),) for name in ("a-b", "folder/own", "1st", "", "../own")},
     **{f"new {name}": (repr(name),) for name in ("json", "numpy", "disteval", "taken")},
     "new mine": ("mine.py", "mine_2"),
-    # completion
-    "completion tcsh": ("tcsh",),
 }  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def needed_by(command: Command) -> set[str] | None:
     if words[0] == "eval":
         computes = given.get("--framework")
         return found | {computes, given.get("--backend", "torch_cpu")} if computes else None
-    if words[0] in ("backends", "completion", "new") or {"-h", "--help", "--list"} & {*words}:
+    if words[0] in ("backends", "new") or {"-h", "--help", "--list"} & {*words}:
         return found
     if words[0] == "check":
         target = words[1]

@@ -1,16 +1,10 @@
 """The first call of torch.distributed at which ranks parted is named from what torch recorded."""
 
-import json
-import os
-import pickle
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from suites.helpers.command import invoke
-from suites.helpers.pickles import Calls
 from suites.helpers.traces import PostMortem, RankStatus, TorchCall, find_parting, read_calls
 
 
@@ -197,55 +191,9 @@ def test_only_calls_that_every_rank_remembers_and_of_its_last_group_are_compared
     assert read_calls({"entries": latest}, since_ns=6) == calls(latest[2])
 
 
-def test_files_of_the_recorder_are_compared(tmp_path: Path) -> None:
-    alike = {"entries": [SUM, WAITING]}
-    (tmp_path / "rank_0").write_bytes(pickle.dumps(alike))
-    (tmp_path / "rank_1.json").write_text(json.dumps(alike))
-    found = invoke("calls", str(tmp_path))
-    assert (found.exit_code, "no parting" in found.output) == (0, True), found.output
-    other = entry(2, "broadcast", process_group=("0", "default_pg"), returned=False)
-    (tmp_path / "rank_12").write_bytes(pickle.dumps({"entries": [SUM, other]}))
-    found = invoke("calls", str(tmp_path))
-    assert found.exit_code == 1
-    parted = facts(found.output.splitlines()[-1].partition(": ")[2])
-    assert parted == [("12", "in", "broadcast #2", TWO), ("0 1", "in", "all_gather #2", TWO)]
-
-
-@pytest.mark.parametrize("damage", ["code", "text", "no record", "no number"])
-def test_another_file_is_refused_and_its_pickle_runs_nothing(damage: str, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.touch()
-    data = {
-        "code": pickle.dumps(Calls(os.remove, str(kept))),
-        "text": b"nothing",
-        "no record": pickle.dumps({"entries": [{"name": "x"}]}),
-        "no number": pickle.dumps({"entries": [SUM | {"collective_seq_id": "one"}]}),
-    }
-    (tmp_path / "rank_0").write_bytes(data[damage])
-    found = invoke("calls", str(tmp_path))
-    assert (found.exit_code, "rank_0" in found.output, kept.exists()) == (2, True, True)
-
-
 def test_numbers_that_are_far_apart_take_no_longer() -> None:
     far = [SUM, entry(10**15, "all_reduce")]
     assert find_parting({0: calls(*far), 1: calls(*far)}) is None
-
-
-@pytest.mark.parametrize(
-    ("files", "named"),
-    [
-        (("rank_0",), "one rank"),
-        (("first_0", "first_1", "second_0"), "rank 0, first_0 and second_0"),
-        ((), "number of a rank"),
-    ],
-)
-def test_files_that_are_not_those_of_the_ranks_of_one_run_are_refused(
-    files: tuple[str, ...], named: str, tmp_path: Path
-) -> None:
-    for name in files:
-        (tmp_path / name).write_bytes(pickle.dumps({"entries": [SUM]}))
-    found = invoke("calls", str(tmp_path))
-    assert (found.exit_code, named in found.output) == (2, True), found.output
 
 
 def test_the_last_call_is_named_where_the_record_of_a_lost_rank_is_not_known() -> None:

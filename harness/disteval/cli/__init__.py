@@ -7,8 +7,8 @@ import click
 from disteval.cli.terminal import Commands
 
 _NAMES = (
-    "audit", "backends", "calls", "check", "compare", "completion", "doctor", "eval", "fit", "new",
-    "report", "trace", "verify",
+    "audit", "backends", "check", "compare", "doctor", "eval", "fit", "new", "report", "trace",
+    "verify",
 )  # fmt: skip
 
 
@@ -38,8 +38,6 @@ def main() -> None:
     disteval backends                             list the backends, and what they can't do
     disteval report run.json --html page.html     write one page of several reports
     disteval trace run                            show where the time went in a trace
-    disteval calls dumps                          name the collective at which ranks parted
-    disteval completion bash                      print a script that completes commands
 
     \b
     Exit status:

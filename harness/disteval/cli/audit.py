@@ -12,7 +12,6 @@ import click
 from rich.console import Console
 from tqdm import tqdm
 
-from disteval.cli.completion import complete_backend
 from disteval.cli.options import POSITIVE, RANKS, Command, is_given, judging_options, option
 from disteval.cli.tables import print_findings, print_line, print_verdict
 from disteval.cli.terminal import is_quiet, print_failure, tell, write_reports
@@ -54,7 +53,7 @@ _OF_RANKS = ("tokens", "first", "backend", "launcher", "interface", "timeout", "
     help=f"Print a function to start from: {', '.join(STARTERS)}.",
 )  # fmt: skip
 @option(
-    "--backend", default="torch_cpu", shell_complete=complete_backend, metavar="NAME",
+    "--backend", default="torch_cpu", metavar="NAME",
     help="The backend whose group the function finds.", heading=RANKS,
 )  # fmt: skip
 @judging_options("1,2,3", "one call may take; six times as many for the first")

@@ -12,7 +12,6 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
-from disteval.cli.completion import complete_backend
 from disteval.cli.options import COUNT, Command, judging_options, option
 from disteval.cli.tables import print_findings, print_line, print_verdict, table_console
 from disteval.cli.terminal import is_quiet, print_failure, write_reports
@@ -32,7 +31,7 @@ _MESSAGE_LENGTH = 160
 
 
 @click.command("check", cls=Command)
-@click.argument("target", required=False, shell_complete=complete_backend)
+@click.argument("target", required=False)
 @option("--rules", default="", show_default=False, metavar="2.*,3.1", help="Check only these.")
 @option(
     "--examples", type=COUNT, default=100, metavar="N",

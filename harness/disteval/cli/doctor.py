@@ -26,7 +26,6 @@ from typing import Any
 import click
 
 from disteval.cli.backends import Support, support_of
-from disteval.cli.completion import complete_backend
 from disteval.cli.options import timeout_option
 from disteval.cli.terminal import is_verbose
 from disteval.contract import BaseDistBackend
@@ -283,7 +282,7 @@ _SIGNS = {True: "✓", False: "–"}
 
 
 @click.command("doctor")
-@click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=complete_backend)
+@click.argument("names", nargs=-1, metavar="[BACKEND]...")
 @click.option("--start/--no-start", default=True, help="Start two ranks with each backend.")
 @timeout_option(90.0, "Seconds that one backend may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from disteval.arguments import check_output_file, check_output_folder
-from disteval.cli.completion import complete_backend, complete_task
 from disteval.cli.eval_resnet18 import FRAMEWORKS, ResNet18
 from disteval.cli.eval_world import EvalLeader
 from disteval.cli.job import NO_BACKEND, Elastic, EvalJob
@@ -92,7 +91,7 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
 
 
 @click.command("eval", cls=Command)
-@click.argument("task", required=False, metavar="[MODULE:TASK]", shell_complete=complete_task)
+@click.argument("task", required=False, metavar="[MODULE:TASK]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- WORDS]")
 @option(
     "--batch-size", type=COUNT, metavar="N", show_default="256, or the task's",
@@ -111,7 +110,7 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
     help="Refuse samples that have another digest.",
 )  # fmt: skip
 @option(
-    "--backend", default="torch_cpu", shell_complete=complete_backend, metavar="NAME",
+    "--backend", default="torch_cpu", metavar="NAME",
     help="The backend that carries the results.", heading=RANKS,
 )  # fmt: skip
 @option(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -50,17 +49,13 @@ _NEEDED = ("state_dict", "epoch", "iter", "hooks", "rng", "position")
 
 
 class Entry(NamedTuple):
-    """A checkpoint in the index of its folder; its training is a `BaseRunner.training`.
-
-    Its value is that of a validation with its weights, which says whether it is one of the best.
-    """
+    """A checkpoint in the index of its folder; its training is a `BaseRunner.training`."""
 
     name: str
     epoch: int
     iter: int
     training: str
     sha256: str
-    value: float | None = None
 
 
 class Checkpoints:
@@ -115,33 +110,14 @@ class Checkpoints:
                 entries[name] = entries[name]._replace(sha256=file_digest(self._folder / name))
                 self._write([*entries.values()])
 
-    def rate(self, training: str, iteration: int, value: float) -> None:
-        """Enter the value of a validation after an iteration, if there is a checkpoint of it."""
-        entries = self.entries()
-        for at, each in enumerate(entries):
-            if (each.training, each.iter) == (training, iteration) and not math.isnan(value):
-                entries[at] = each._replace(value=value)
-                self._write(entries)
-
-    def keep(self, training: str, until: int, last: int, best: int) -> None:
-        """Delete a training's checkpoints until an iteration, but for the last and the best.
-
-        Args:
-            training: The training.
-            until: The iteration; later checkpoints stay.
-            last: The number of the last ones to keep.
-            best: The number of those of the highest values; below 0, of the lowest.
-        """
+    def keep(self, training: str, until: int, last: int) -> None:
+        """Delete a training's checkpoints until an iteration, but for this many of the last."""
         entries = self.entries()
         own = [each for each in entries if each.training == training and each.iter <= until]
-        values = sorted({each.value for each in own if each.value is not None}, reverse=best > 0)
-        rated = [each for value in values for each in own if each.value == value]
-        kept = {each.name for each in [*own[-last:], *rated[: abs(best)]]}
-        old = [each.name for each in own if each.name not in kept]
-        if old:
-            self._write([each for each in entries if each.name not in old])
-        for name in old:
-            (self._folder / name).unlink(missing_ok=True)
+        if old := own[:-last]:
+            self._write([each for each in entries if each not in old])
+        for each in old:
+            (self._folder / each.name).unlink(missing_ok=True)
 
     def newest(
         self, warn: Callable[[str], object], accept: Callable[[Path], bool] | None = None

@@ -17,7 +17,13 @@ from typing import NamedTuple
 from disteval.host import process_state, this_machine
 from disteval.text import visible, with_sections
 from disteval.traces import Recorder
-from disteval.traces.torch_calls import Parting, TorchCall, describe_last, find_parting, tell_calls
+from disteval.traces.torch_calls import (
+    Parting,
+    TorchCall,
+    describe_last,
+    find_parting,
+    recorded_calls,
+)
 from disteval.world.channel.leader import Channel
 from disteval.world.channel.messages import Examine, Frame, Hello, Reply
 from disteval.world.collective_log import NOWHERE, CallPosition, read_position
@@ -288,7 +294,7 @@ def ask_for_calls(channel: Channel, ranks: Sequence[RankStatus]) -> None:
     running = [s for s in ranks if s.hello is not None and not (s.end or s.stopped)]
     inside = [s for s in running if s.hello and _is_this_process(s.hello)]
     if len(inside) == 1:  # the ranks of this process, if they are threads, share one record
-        inside[0].calls = tell_calls(inside[0].rank)
+        inside[0].calls = recorded_calls()
     asked = {s.rank: Examine(()) for s in running if s not in inside}
     for rank, answer in channel.examine(asked, _CALLS_SECONDS).items():
         ranks[rank].calls = answer.calls

@@ -40,7 +40,7 @@ from disteval.registry import load_backend_class
 from disteval.traces.folder import category_of, own_clock
 from disteval.traces.recorder import flush_all
 from disteval.traces.this_rank import start_with, stop
-from disteval.traces.torch_calls import tell_calls, trace_calls
+from disteval.traces.torch_calls import recorded_calls, trace_calls
 from disteval.world.channel import messages
 from disteval.world.channel.link import Address, Link, WatchedLink, connect
 from disteval.world.collective_log import LoggedBackend
@@ -236,9 +236,9 @@ def serve(
 
     def answer(message: messages.Examine) -> messages.Examined:
         examine(directory, message.ranks)
-        since = follower.joined_ns if follower else None
+        since = follower.joined_ns if follower else 0
         flush_all()  # this rank may be ended soon
-        return messages.Examined(message.ranks, tell_calls(rank, since))
+        return messages.Examined(message.ranks, recorded_calls(since))
 
     follower: Rank | None = None
     connection = inside or connect(place or directory, patience)

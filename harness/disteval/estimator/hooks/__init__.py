@@ -1,6 +1,6 @@
 """Hooks, which act at the stages of a run; their base is `hook.Hook`."""
 
-from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook, EarlyStoppingHook
+from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import TextLoggerHook
 from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
@@ -11,7 +11,6 @@ __all__ = [
     "BestWeightsHook",
     "CheckpointHook",
     "CosineLrHook",
-    "EarlyStoppingHook",
     "Hook",
     "LrHook",
     "OptimizerHook",

@@ -8,15 +8,14 @@ from typing import Any
 
 from disteval.arguments import did_you_mean
 from disteval.errors import UsageError
-from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook, EarlyStoppingHook
+from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.hooks.logger import TextLoggerHook
 from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
 from disteval.estimator.hooks.optimizer import OptimizerHook
 
 _TYPES: dict[str, type[Hook]] = {
-    hook.__name__: hook
-    for hook in (BestWeightsHook, CheckpointHook, EarlyStoppingHook, OptimizerHook, TextLoggerHook)
+    hook.__name__: hook for hook in (BestWeightsHook, CheckpointHook, OptimizerHook, TextLoggerHook)
 }
 POLICIES: dict[str, type[Hook]] = {
     "fixed": LrHook,
