@@ -71,6 +71,18 @@ def test_two_runs_are_drawn_over_the_same_seconds(tmp_path: Path) -> None:
     assert (result.exit_code, str(tmp_path / "empty") in result.stderr) == (2, True)
 
 
+@needs("jinja2")
+def test_more_ranks_than_are_drawn_in_a_minute_are_refused(tmp_path: Path) -> None:
+    for number in range(10):
+        place = place_from_zero(tmp_path / str(number), "", 31)
+        for rank in range(31):
+            recorder = Recorder(place, rank)
+            recorder.add("compute", "predict", 0, MS)
+            recorder.close()
+    done = invoke("report", *map(str, tmp_path.iterdir()), f"--html={tmp_path / 'page.html'}")
+    assert (done.exit_code, "300 ranks" in done.stderr) == (2, True), done.output
+
+
 @needs("matplotlib")
 def test_a_trace_without_ranks_is_refused(tmp_path: Path) -> None:
     Recorder(TraceFolder(tmp_path / "run").new_world("", 1), None).close()

@@ -1,20 +1,17 @@
-"""Charts as SVG pictures by matplotlib: speed over world sizes, losses, and what ranks did."""
+"""Pictures in SVG by matplotlib of what ranks did over time."""
 
 from __future__ import annotations
 
 import base64
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from disteval.errors import UsageError
 from disteval.extras import needs
-from disteval.text import visible
 from disteval.traces.reading import Row, WorldTrace, read_worlds
 from disteval.traces.summary import RankTimes, TraceSummary, summarise, told_apart
 from disteval.traces.times import KINDS
@@ -40,16 +37,11 @@ MAX_TRACES = 64 << 20
 """The most bytes of traces that are drawn, at about one second a MiB."""
 
 _MOST_ROWS, _MOST_LINES = 32, 300
-_COLOURS = [colour for colour, _ in LOOK.values()]
-_MARKERS, _DASHES = "os^DvPX*", ["-", "--", "-.", ":"]
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "disteval",
-    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.linewidth": 0.5,
     "legend.frameon": False,
 }
 
@@ -80,69 +72,11 @@ class Picture(NamedTuple):
         return self.summary.ranks[:_MOST_ROWS]
 
 
-def throughput_charts(runs: Iterable[Mapping[str, Any]]) -> list[Chart]:
-    """Draw the samples per second over world sizes, where there are several."""
-    points = [
-        (f"{run.get('framework') or run['task']} over {run['backend']}", run["world_size"],
-         run["samples_per_second"])
-        for run in runs
-    ]  # fmt: skip
-    return _line_charts("samples per second", "world size", "samples/s", points)
-
-
-def loss_charts(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Chart]:
-    """Draw the mean loss over epochs of each training of several epochs."""
-    charts: list[Chart] = []
-    for name, run in runs:
-        points = [(r["mode"], r["epoch"], r.get("loss")) for r in run["records"]]
-        charts += _line_charts(name, "epoch", "loss", points)
-        check_lines(2 * len(charts))
-    return charts
-
-
-def _line_charts(
-    title: str, x_label: str, y_label: str, points: Iterable[tuple[str, float, float | None]]
-) -> list[Chart]:
-    """Draw the points of each line, of which each has the name; nothing where all have one x.
-
-    A y is None where it is not a finite number, which is a gap.
-    """
-    lines: dict[str, dict[float, float | None]] = {}
-    for name, x, y in points:
-        lines.setdefault(name, {})[x] = y
-    several = len({x for line in lines.values() for x in line}) > 1
-    if not several or not any(y for line in lines.values() for y in line.values()):
-        return []
-    check_lines(len(lines))
-    with _figure((3.6, 2.8), title) as (figure, text):
-        axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
-        for i, (name, line) in enumerate(lines.items()):
-            numbers = [(x, math.nan if y is None else y) for x, y in sorted(line.items())]
-            axes.plot(
-                *zip(*numbers, strict=True), label=f" {visible(name, keep=''):.40}", markersize=4,
-                color=_COLOURS[i % len(_COLOURS)], marker=_MARKERS[i % len(_MARKERS)],
-                linestyle=_DASHES[i % len(_DASHES)],
-            )  # fmt: skip
-        axes.set_ylim(bottom=0)
-        axes.locator_params(axis="x", integer=True)
-        figure.legend(loc="outside lower center", ncols=1)
-    return [Chart(title, text.getvalue())]
-
-
-def check_lines(count: int) -> None:
-    """Refuse charts with so many lines that they would take more than a minute to draw."""
-    if count > _MOST_LINES:
-        raise UsageError(
-            f"the page would have charts with more than {_MOST_LINES} lines, which take too long "
-            f"to draw; give fewer reports"
-        )
-
-
 def make_pictures(folders: Sequence[Path]) -> list[Picture]:
     """Draw the longest world of each trace, all over the same seconds.
 
     Raises:
-        UsageError: A folder holds no trace, or it is damaged.
+        UsageError: A folder holds no trace, or it is damaged; or there are too many ranks.
         LibraryMissingError: matplotlib is not installed.
     """
     chosen = []
@@ -153,7 +87,11 @@ def make_pictures(folders: Sequence[Path]) -> list[Picture]:
             if longest is None or world.end - world.begin > longest.end - longest.begin:
                 longest = world
         chosen.append((folder.name, summarise(_checked(folder, longest)), count))
-    check_lines(sum(min(len(summary.ranks), _MOST_ROWS) for _, summary, _ in chosen))
+    if sum(min(len(summary.ranks), _MOST_ROWS) for _, summary, _ in chosen) > _MOST_LINES:
+        raise UsageError(
+            f"the page would have pictures of more than {_MOST_LINES} ranks, which take too long "
+            f"to draw; give fewer traces"
+        )
     seconds = max((_length(summary) for _, summary, _ in chosen), default=0.0)
     return [
         Picture(name, summary, draw_ranks(summary, seconds), _left_out(summary, count))
@@ -210,12 +148,17 @@ def _left_out(summary: TraceSummary, worlds: int) -> str:
 
 def draw_ranks(summary: TraceSummary, seconds: float) -> Chart:
     """Draw the ranks of a world as rows of bars over this many seconds."""
-    rows = [row for row in summary.world.ranks if row.events][:_MOST_ROWS]
-    title = f"what {len(rows)} ranks did in {seconds:.3g} s"
-    with _figure((12, 0.7 + 0.3 * len(rows)), title) as (figure, text):
+    with needs("a picture of a trace", "report"):
+        from matplotlib import style
+        from matplotlib.figure import Figure
         from matplotlib.patches import Patch
         from matplotlib.ticker import EngFormatter
 
+    rows = [row for row in summary.world.ranks if row.events][:_MOST_ROWS]
+    title = f"what {len(rows)} ranks did in {seconds:.3g} s"
+    with style.context(["default", _STYLE]):
+        size = (12, 0.7 + 0.3 * len(rows))
+        figure = Figure(figsize=size, dpi=72, layout="constrained")
         axes = figure.add_subplot(xlim=(0, seconds))
         for at, row in enumerate(rows):
             for kind, spans in bars(row, summary.waits, _begin(summary), seconds).items():
@@ -223,10 +166,11 @@ def draw_ranks(summary: TraceSummary, seconds: float) -> Chart:
                 axes.broken_barh(spans, (at - height / 2, height), facecolors=colour)
         axes.set_yticks(range(len(rows)), [row.name for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(visible=False)
         axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
         patches = [Patch(color=colour, label=kind) for kind, (colour, _) in LOOK.items()]
         figure.legend(handles=patches, loc="outside upper left", ncols=len(patches))
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Title": title})
     return Chart(title, text.getvalue())
 
 
@@ -259,17 +203,3 @@ def bars(
             found.setdefault(kind, []).append(bar)
         at += length
     return found
-
-
-@contextmanager
-def _figure(inches: tuple[float, float], title: str) -> Iterator[tuple[Any, StringIO]]:
-    """Yield a figure and the text that holds it as SVG afterwards."""
-    with needs("a chart", "report"):
-        from matplotlib import style
-        from matplotlib.figure import Figure
-    text = StringIO()
-    with style.context(["default", _STYLE]):
-        figure = Figure(figsize=inches, dpi=72, layout="constrained")
-        yield figure, text
-        about = {"Date": None, "Title": visible(title, keep="")}
-        figure.savefig(text, format="svg", metadata=about)

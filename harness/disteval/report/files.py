@@ -26,7 +26,7 @@ MAX_BYTES = 16 << 20
 MAX_CELLS = 100_000
 """The most cells of a table that compares reports."""
 
-_MAX_NUMBER = 1e300  # charts multiply numbers, and the largest float is 1.8e308
+_MAX_NUMBER = 1e300  # numbers are shown as floats, of which the largest is 1.8e308
 
 _SHOWN = 200  # characters of a message about a value from a file, which may be of any length
 _REMEDY = "write it with --json FILE of disteval check, audit, eval, fit or verify"

@@ -16,7 +16,7 @@ from disteval.errors import UsageError
 from disteval.extras import DISTRIBUTION, needs
 from disteval.judging.report import OUTCOMES, SIGNS
 from disteval.report import audits, model
-from disteval.report.charts import Picture, loss_charts, throughput_charts
+from disteval.report.charts import Picture
 from disteval.report.evaluations import side_by_side
 from disteval.report.files import write_file
 from disteval.text import visible
@@ -45,7 +45,7 @@ def write_page(
 
     Raises:
         UsageError: The file can't be written, or the page would be too large.
-        LibraryMissingError: Jinja2 is not installed; or matplotlib, if there are charts.
+        LibraryMissingError: Jinja2 is not installed.
     """
     write_file("--html", path, render(runs, pictures))
 
@@ -72,9 +72,7 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         findings_of=audits.findings_of,
         largest=lambda finding: max(1e-9, *finding["fair"], *filter(None, finding["weights"])),
         evaluations=side_by_side(evaluations),
-        throughput=throughput_charts(run for _, run in evaluations),
         trainings=trainings,
-        losses=loss_charts(trainings),
         numbers=numbers,
         pictures=pictures,
         kinds=KINDS,
