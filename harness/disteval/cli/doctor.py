@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,14 +40,13 @@ from disteval.host import available_cores
 from disteval.judging.report import header
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
 from disteval.text import visible
-from disteval.world import World, control_directory
+from disteval.world import World
 from disteval.world.launchers import MpirunLauncher
 from disteval.world.processes import Processes
 from disteval.world.rank import import_code, import_path
 from disteval.world.world import refuse_worlds_of_each
 
 _SECONDS = 20.0
-_ROOM = 1 << 16  # bytes: a full disk still takes an empty file
 _LIBRARY_CODE = (
     "import mpi4py; mpi4py.rc.initialize = False; "
     "from mpi4py import MPI; print(MPI.Get_library_version())"
@@ -63,12 +61,11 @@ _REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*?)\s*(?:;.*\bextra == ['\"]([\w.-]
 
 @dataclass(frozen=True)
 class Property:
-    """One property of this machine, which every world of ranks may need."""
+    """One property of this machine, which some backends need."""
 
     name: str
     works: bool
     detail: str
-    needed: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ class Package:
 
 
 def look_at_machine() -> list[Property]:
-    """Examine what all worlds and some backends need of this machine."""
-    return [_loopback(), _temporary_folder(), _mpi(), _gpu()]
+    """Examine what some backends need of this machine."""
+    return [_mpi(), _gpu()]
 
 
 def list_packages() -> list[Package]:
@@ -97,35 +94,6 @@ def list_packages() -> list[Package]:
             name, allowed, extra = match.groups()
             found.append(Package(extra or "", name, allowed, installed_version(name)))
     return found
-
-
-def _loopback() -> Property:
-    """Examine the loopback interface, over which the ranks of a host communicate."""
-    try:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as server,
-            socket.create_connection(server.getsockname(), _SECONDS),
-        ):
-            server.settimeout(_SECONDS)
-            server.accept()[0].close()
-    except OSError as error:
-        return Property("loopback", False, f"127.0.0.1 takes no connection: {error}", True)
-    return Property("loopback", True, "127.0.0.1 takes connections", True)
-
-
-def _temporary_folder() -> Property:
-    """Examine the folder in which each world has its control directory, by making one."""
-    try:
-        made = control_directory.create()
-        try:
-            (made.path / "file").write_bytes(bytes(_ROOM))
-        finally:
-            made.remove()
-    except OSError as error:
-        return Property("temporary folder", False, f"{error}; set TMPDIR to another", True)
-    except WorldError as error:
-        return Property("temporary folder", False, str(error), True)
-    return Property("temporary folder", True, str(control_directory.folder().parent), True)
 
 
 def _mpi() -> Property:
@@ -291,8 +259,8 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
 
     The command lists the installed packages, MPI and the GPUs. Each backend that can be imported
     starts two ranks, which exchange an object. With BACKEND, a registered name or module:Class,
-    only this backend is tried. The exit status is 0; or 1 if ranks can't be started at all, or if a
-    backend or module that is named here or in DISTEVAL_REQUIRE does not work.
+    only this backend is tried. The exit status is 0; or 1 if a backend or module that is named here
+    or in DISTEVAL_REQUIRE does not work.
 
     \b
     disteval doctor
@@ -318,7 +286,8 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
         results.append(result)
         if not as_json:
             _show_result(result)
-    broken = _broken(required, properties, results)
+    works = {result.name: result.works for result in results}
+    broken = [name for name in required if not works.get(name, _is_module(name))]
     if as_json:
         found: dict[str, list[Any]] = {
             "machine": properties, "packages": packages, "backends": results,
@@ -327,21 +296,12 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
         report = host | rows | {"required": required, "broken": broken}
         click.echo(json.dumps(report, indent=2))
     else:
-        works = sum(result.works for result in results)
-        click.echo(f"\n{works} of {len(results)} backends {'work' if start else 'are installed'}.")
+        count = sum(works.values())
+        click.echo(f"\n{count} of {len(results)} backends {'work' if start else 'are installed'}.")
         click.echo(INSTALL_NOTE)
     if broken:
         click.echo(f"disteval doctor: required, but not working: {', '.join(broken)}", err=True)
         sys.exit(1)
-
-
-def _broken(
-    required: list[str], properties: list[Property], results: list[ProbeResult]
-) -> list[str]:
-    """Return the names of properties and backends that are required and do not work."""
-    works = {result.name: result.works for result in results}
-    missing = [name for name in required if not works.get(name, _is_module(name))]
-    return [each.name for each in properties if each.needed and not each.works] + missing
 
 
 def _is_module(name: str) -> bool:
