@@ -222,7 +222,7 @@ def evaluate(session: nox.Session) -> None:
     three, one = (report["metrics"]["accuracy"]["correct_top1"] for report in reports)
     if three != one:
         session.error(f"three ranks counted {three} correct predictions, one rank {one}")
-    session.log(f"three ranks and one rank agree: {three} of {reports[0]['evaluated']} correct")
+    session.log(f"three ranks and one rank agree: {three} of {reports[0]['size']} correct")
 
 
 @nox.session(venv_backend="none")

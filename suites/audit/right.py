@@ -109,7 +109,7 @@ def evaluate_of_disteval(case: Case) -> Any:
         {"accuracy": Accuracy()},
         batch_size=case.batch_size,
     )
-    return {"accuracy": result.metrics["accuracy"]["top1"], "count": result.evaluated}
+    return {"accuracy": result.metrics["accuracy"]["top1"], "count": result.size}
 
 
 def evaluate_of_disteval_on_a_stream(case: Case) -> Any:
@@ -119,7 +119,7 @@ def evaluate_of_disteval_on_a_stream(case: Case) -> Any:
         {"accuracy": Accuracy()},
         batch_size=case.batch_size,
     )
-    return {"accuracy": result.metrics["accuracy"]["top1"], "count": result.evaluated}
+    return {"accuracy": result.metrics["accuracy"]["top1"], "count": result.size}
 
 
 def coverage_of_disteval(case: Case) -> Any:

@@ -46,7 +46,7 @@ def test_the_report_is_whole_and_the_table_says_the_same(
     assert {"top1", "top5", "top10"} <= found.keys()
     assert found["top10"] == 1.0
     expected = {
-        "size": PICTURES, "evaluated": PICTURES, "padded": 0, "coverage": "exact",
+        "size": PICTURES, "padded": 0, "coverage": "exact",
         "world_size": 1, "batch_size": 50,
         "backend": "non_dist", "framework": "torch", "device": "cpu",
         "task": "ResNet-18 on cifar10/test",

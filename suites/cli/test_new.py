@@ -37,7 +37,7 @@ def test_a_new_task_is_evaluated_alike_at_every_world_size(run: Run, name: str) 
         )
         assert done.exit_code == 0, done.output
         report = json.loads(Path("r.json").read_text())
-        assert (report["evaluated"], report["batch_size"]) == (1000, 64)
+        assert (report["size"], report["batch_size"]) == (1000, 64)
         found.append(report["metrics"])
     assert found[0] == found[1]
     assert found[0]["accuracy"]["top1"] > 0.9

@@ -41,7 +41,7 @@ def test_a_bar_is_shown_on_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_backend_by_name_is_taken() -> None:
-    assert evaluate(read_label, numbered(4), {}, "non_dist").evaluated == 4
+    assert evaluate(read_label, numbered(4), {}, "non_dist").size == 4
     with pytest.raises(UnknownBackendError, match=r"non_dits.*'non_dist'"):
         evaluate(read_label, numbered(4), {}, "non_dits")
 

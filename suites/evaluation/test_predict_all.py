@@ -76,7 +76,7 @@ def test_the_rate_is_that_of_the_samples_that_were_computed(tmp_path: Path) -> N
     evaluated(tmp_path, 2)
     for stored in (4, 0):
         (found,) = values(evaluated(tmp_path, 1, overwrite=not stored)[1])
-        assert (found.stored, found.evaluated, found.metrics["a"]["top1"]) == (stored, 12, 9 / 12)
+        assert (found.stored, found.size, found.metrics["a"]["top1"]) == (stored, 12, 9 / 12)
         assert found.samples_per_second == (12 - stored) / found.seconds
 
 

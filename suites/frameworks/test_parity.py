@@ -97,5 +97,5 @@ def test_the_same_predictions_are_right(
     found = json.loads(report.read_text())
     accuracy = found["metrics"]["accuracy"]
     assert {name: accuracy[f"correct_{name}"] for name in ("top1", "top3")} == CORRECT[size]
-    assert found["evaluated"] == size
+    assert found["size"] == size
     assert (found["framework"], found["backend"]) == (name, backend)

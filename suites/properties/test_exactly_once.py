@@ -62,7 +62,7 @@ def evaluated(kind: str, arrays: str, backend: Any, drawn: tuple[int, dict[str, 
         {"numbers": Numbers(), "accuracy": Accuracy(counts=True)},
         backend, update={"accuracy": scored}, **plan,
     )  # fmt: skip
-    return found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"], found.evaluated
+    return found.metrics["numbers"], found.metrics["accuracy"]["correct_top1"], found.size
 
 
 @pytest.mark.parametrize("kind", KINDS)

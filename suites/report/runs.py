@@ -11,7 +11,7 @@ HEADER = {
 EVALUATION: dict[str, Any] = {
     **HEADER, "kind": "eval", "task": "ResNet-18 on embedded/test",
     "metrics": {"accuracy": {"top1": 0.75, "correct_top1": 6, "size": 8}},
-    "size": 8, "evaluated": 8, "padded": 1, "coverage": "exact", "world_size": 3,
+    "size": 8, "padded": 1, "coverage": "exact", "world_size": 3,
     "backend": "torch_cpu", "framework": "torch", "device": "cpu",
     "batch_size": 4, "samples_per_second": 100.5, "seconds": 0.08,
 }  # fmt: skip
@@ -19,7 +19,7 @@ EVALUATION: dict[str, Any] = {
 TASK: dict[str, Any] = {
     **HEADER, "kind": "eval", "task": "my_task:task",
     "metrics": {"loss": {"mean": 0.5, "worst": None}, "confusion": [[1, 2], [3, 4]]},
-    "limit": None, "device": None, "size": 10, "evaluated": 10, "padded": 2, "coverage": "exact",
+    "limit": None, "device": None, "size": 10, "padded": 2, "coverage": "exact",
     "compared": 10, "stored": 0, "stored_since": None, "digest": "d41d8cd98f00b204",
     "difference": 0.0, "repeatable": True,
     "world_size": 3, "backend": "threads", "batch_size": 4, "threads": None, "predictions": "out",

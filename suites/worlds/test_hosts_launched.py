@@ -47,7 +47,7 @@ def evaluate(case):
     found = disteval.evaluate(
         lambda batch: case.predict(batch["x"]), case.dataset, metrics, batch_size=case.batch_size
     )
-    return {"accuracy": found.metrics["accuracy"]["top1"], "count": found.evaluated}
+    return {"accuracy": found.metrics["accuracy"]["top1"], "count": found.size}
 """
 
 TEST = """
@@ -86,7 +86,7 @@ def check_report(path: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(path.read_text())
     assert report["metrics"]["accuracy"] == {"top1": 27 / 101}
     assert report["coverage"] == "exact"
-    assert report["evaluated"] == 101
+    assert report["size"] == 101
     return report
 
 

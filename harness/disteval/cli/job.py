@@ -35,7 +35,7 @@ NO_BACKEND = "none"
 """The name of the backend in the report of an evaluation that needs none."""
 
 _RESULT = (
-    "size", "evaluated", "stored", "padded", "coverage", "compared", "digest", "difference",
+    "size", "stored", "padded", "coverage", "compared", "digest", "difference",
     "repeatable", "world_size", "batch_size", "seconds", "samples_per_second",
 )  # fmt: skip
 """The attributes of an `Evaluation` that are reported as they are."""

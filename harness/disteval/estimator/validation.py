@@ -86,12 +86,12 @@ def validate(
             even_calls=False, workers=parts.workers, progress=_progress(runner, parts),
             limit=None if limit is None else limit * parts.batch_size,
         )  # fmt: skip
-    record = gather_record(runner, "val", [buffer.sums()], found.seconds, found.evaluated)
+    record = gather_record(runner, "val", [buffer.sums()], found.seconds, found.size)
     results = dict(found.metrics)
     counted = results.pop(_STEPS)
-    if 0 < counted["unscored"] < found.evaluated:
+    if 0 < counted["unscored"] < found.size:
         raise UsageError(
-            f"{counted['unscored']} of {found.evaluated} samples have no scores of shape (batch, "
+            f"{counted['unscored']} of {found.size} samples have no scores of shape (batch, "
             f"classes) of {name}, and the others have; let every val_step return them, also for a "
             f"batch of one sample"
         )
@@ -104,7 +104,7 @@ def validate(
                 f"of a variable in log_vars or another result; give one of them another name"
             )
         record[key] = value
-    return record | ({"evaluated": found.evaluated} if results else {})
+    return record | ({"evaluated": found.size} if results else {})
 
 
 def predict(runner: BaseRunner, loader: Any) -> Any:

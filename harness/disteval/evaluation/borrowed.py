@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from disteval.default_backend import get_dist_backend
 from disteval.errors import HarnessError, RankError
 from disteval.evaluation.agreement import Failure, agree, on_rank_0
 from disteval.evaluation.evaluate import carry_out
-from disteval.evaluation.result import Evaluation, Outcome, outcome_of
+from disteval.evaluation.result import Evaluation, read_result
 from disteval.evaluation.schedules import Finish, Leases, Schedule
 from disteval.evaluation.task import Task
 from disteval.evaluation.work import Progress, Target, Work
@@ -86,7 +87,7 @@ class Borrowed(Schedule):
         waited = self.source.waited if isinstance(self.source, Indexed) else 0.0
         self._borrower.commit(self._lease, part, waited)
 
-    def complete(self, finish: Finish, failure: Failure | None) -> Outcome:
+    def complete(self, finish: Finish, failure: Failure | None) -> Evaluation:
         """Wait for the result, which the lender may have this rank compute; see `Schedule`."""
         work, borrower = self._work, self._borrower
         if failure is not None:
@@ -100,9 +101,10 @@ class Borrowed(Schedule):
                 raise error from failure.error
             raise error
         told = finished.report
-        return outcome_of(finished.value)._replace(
-            world_size=told.ranks, stored=told.resumed, since=told.since, leases=told
-        )
+        return replace(
+            read_result(finished.value),
+            world_size=told.ranks, stored=told.resumed, since=told.since, leases=told,
+        )  # fmt: skip
 
 
 def run_leases(

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from disteval.data.same_streams import runs_of_elements
 from disteval.default_backend import joining_backend
 from disteval.errors import SampleError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, agree, log_failure
-from disteval.evaluation.result import Evaluation, Outcome
+from disteval.evaluation.result import Evaluation
 from disteval.evaluation.schedules import Fixed, Leases, Schedule
 from disteval.evaluation.task import Predict, Task
 from disteval.evaluation.updates import Update, check_rows
@@ -216,22 +216,13 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
                 "%d samples are those of an earlier run; whether this has changed since can't be "
                 "found out: %s", stored, ", ".join(unknown),
             )  # fmt: skip
-    return Evaluation(
-        metrics=found.metrics,
-        size=found.size,
-        evaluated=found.size,
-        padded=found.padded,
-        world_size=found.world_size,
+    return replace(
+        found,
         batch_size=work.form.batch_size,
         seconds=time.perf_counter() - begin,
-        stored=stored,
-        since=found.since,
-        leases=leases,
         coverage="exact" if is_exact else "by index",
         compared=compared,
-        digest=as_text(found.contents),
         difference=None if found.repeatable is False else max(differences, default=None),
-        repeatable=found.repeatable,
     )
 
 
@@ -376,8 +367,10 @@ def run(
     return None
 
 
-def finish(work: Work, parts: Sequence[Part]) -> Outcome:
+def finish(work: Work, parts: Sequence[Part]) -> Evaluation:
     """Prove that every sample was counted once, and compute the result, in one process.
+
+    What all ranks together know is left to `carry_out`.
 
     Args:
         work: What is evaluated.
@@ -399,7 +392,10 @@ def finish(work: Work, parts: Sequence[Part]) -> Outcome:
     if isinstance(work.target, Predictions):
         complete(work.target, work.task.name, whole.files, whole.certificate)
     counted, _, contents = whole.certificate
-    return Outcome(results, counted, contents, whole.repeatable)
+    return Evaluation(
+        results, counted, padded=0, world_size=1, batch_size=0, seconds=0.0,
+        digest=as_text(contents), repeatable=whole.repeatable,
+    )  # fmt: skip
 
 
 def _failure(place: str, ids: Indices, error: Exception) -> Failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from disteval.errors import UsageError
 from disteval.plain import unpacked
@@ -18,8 +18,7 @@ class Evaluation:
 
     Attributes:
         metrics: Each metric's result, by the metric's name.
-        size: The number of samples in the data set.
-        evaluated: The number of samples that were counted, over all ranks.
+        size: The number of samples, each of which was counted once.
         padded: The number of samples that were computed as padding and not counted.
         world_size: The number of ranks.
         batch_size: The most samples in a call of ``predict``.
@@ -45,7 +44,6 @@ class Evaluation:
 
     metrics: dict[str, Any]
     size: int
-    evaluated: int
     padded: int
     world_size: int
     batch_size: int
@@ -62,46 +60,17 @@ class Evaluation:
     @property
     def samples_per_second(self) -> float:
         """The number of samples that were not stored divided by the seconds."""
-        return (self.evaluated - self.stored) / self.seconds
+        return (self.size - self.stored) / self.seconds
 
 
-class Outcome(NamedTuple):
-    """What an evaluation has found, on every rank; and how, which the schedule adds.
-
-    Attributes:
-        metrics: Each metric's result, by name.
-        size: The number of samples.
-        contents: The digest of their contents; None if it is not known.
-        repeatable: Whether the first samples of each rank were the same twice, with their outputs;
-            None if unknown.
-        world_size: The number of ranks.
-        stored: The number of samples that earlier runs had evaluated.
-        since: When the first of these began; nothing without them.
-        padded: The number of samples that were computed as padding.
-        compared: The number of elements of a stream that ranks compared.
-        leases: What happened to leases; None without them.
-    """
-
-    metrics: dict[str, Any]
-    size: int
-    contents: int | None
-    repeatable: bool | None
-    world_size: int = 1
-    stored: int = 0
-    since: str = ""
-    padded: int = 0
-    compared: int = 0
-    leases: LeaseReport | None = None
-
-
-def outcome_of(data: bytes) -> Outcome:
-    """Return the outcome that a rank, or an earlier run, has packed.
+def read_result(data: bytes) -> Evaluation:
+    """Return the result that a rank, or an earlier run, has packed.
 
     Raises:
         UsageError: It has values of a class that this run does not know.
     """
     try:
-        found: Outcome = unpacked(data)
+        found: Evaluation = unpacked(data)
     except ValueError as error:
         raise UsageError(
             f"the result can't be read: {error}; import that class where the task is made, or "

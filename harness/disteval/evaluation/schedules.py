@@ -22,7 +22,7 @@ from disteval.data.same_streams import check_streams
 from disteval.data.sources import NOTHING, Indexed, Shards, Source
 from disteval.errors import HarnessError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, gathered, on_rank_0
-from disteval.evaluation.result import Outcome, outcome_of
+from disteval.evaluation.result import Evaluation, read_result
 from disteval.evaluation.work import Work
 from disteval.identity import short
 from disteval.ledger import Ledger, LedgerLog, Part, merged, open_ledger, stored_of
@@ -31,7 +31,7 @@ from disteval.plain import packed
 
 _log = logging.getLogger("disteval")
 
-Finish = Callable[[Sequence[Part]], Outcome]
+Finish = Callable[[Sequence[Part]], Evaluation]
 """A function of all that was evaluated to what was found, in one process."""
 
 
@@ -74,7 +74,7 @@ class Schedule:
         """Return the number of samples of this rank, padding included; None if it is not known."""
         return None
 
-    def complete(self, finish: Finish, failure: Failure | None) -> Outcome:
+    def complete(self, finish: Finish, failure: Failure | None) -> Evaluation:
         """Return what all ranks have found, once this one has evaluated all that it could.
 
         Args:
@@ -106,7 +106,7 @@ class Fixed(Schedule):
         self._log: LedgerLog | None = None
         self._stored: tuple[Part, ...] = ()
         self._result: bytes | None = None
-        self._outcome: Outcome | None = None  # on rank 0, as it was computed
+        self._found: Evaluation | None = None  # on rank 0, as it was computed
         self._since = ""
         self._parts: list[Part] = []
         self.is_kept = ledger is not None or isinstance(work.target, Predictions)
@@ -190,14 +190,14 @@ class Fixed(Schedule):
             return None
         return sum(map(source.samples_of, self.leases()))
 
-    def complete(self, finish: Finish, failure: Failure | None) -> Outcome:
+    def complete(self, finish: Finish, failure: Failure | None) -> Evaluation:
         """Gather what ranks have evaluated, and have rank 0 prove and compute; see `Schedule`."""
         work, backend = self._work, self._backend
         stored = sum(part.certificate.counted for part in self._stored)
         since = self._since if stored else ""
         if self._result is not None:
-            found = outcome_of(self._result)
-            return found._replace(world_size=backend.world_size, stored=stored, since=since)
+            found = read_result(self._result)
+            return replace(found, world_size=backend.world_size, stored=stored, since=since)
         elements = None if work.stream is None else work.stream.elements
         stream: tuple[Any, ...] = ()
         if work.stream is not None and elements is not None:
@@ -219,7 +219,8 @@ class Fixed(Schedule):
             self._ledger.remove()  # the result is in the folder of predictions
         if isinstance(work.target, GatheredPredictions):
             work.target.finish()
-        return (self._outcome or outcome_of(data))._replace(
+        return replace(
+            self._found or read_result(data),
             world_size=backend.world_size, stored=stored, since=since,
             padded=sum(each for _, each, _ in notes), compared=compared,
         )  # fmt: skip
@@ -227,10 +228,10 @@ class Fixed(Schedule):
     def _compute(self, finish: Finish, parts: Sequence[Part]) -> bytes:
         """Prove and compute on rank 0, and return what the other ranks and later runs get."""
         stored = [] if self._ledger is None else self._ledger.stored
-        self._outcome = finish([*stored, *parts])
+        self._found = finish([*stored, *parts])
         if self._backend.world_size == 1 and self._ledger is None:
             return b""
-        data = packed(self._outcome)
+        data = packed(self._found)
         if self._ledger is not None:
             self._ledger.finish(data)
         return data

@@ -123,11 +123,11 @@ def _compared(name: str, found: Sequence[tuple[Any, str]]) -> ReportRow:
 
 def _speed(run: Run) -> str:
     # Of a run that found all samples stored, there is no speed.
-    return f"{run['samples_per_second']:.0f}" if run.get("stored") != run["evaluated"] else ""
+    return f"{run['samples_per_second']:.0f}" if run.get("stored") != run["size"] else ""
 
 
 def _stored(run: Run) -> str:
-    since = f"{run.get('stored')} of {run['evaluated']}, begun {run.get('stored_since')}"
+    since = f"{run.get('stored')} of {run['size']}, begun {run.get('stored_since')}"
     return since if run.get("stored") else ""
 
 
@@ -151,7 +151,7 @@ def _of_leases(text_of: Callable[[Run], str]) -> Callable[[Run], str]:
 
 
 _CONDUCT: dict[str, Callable[[Run], str]] = {
-    "samples": "{0[evaluated]} of {0[size]}".format,
+    "samples": "{0[size]}".format,
     "of an earlier run": _stored,
     "coverage": values.coverage,
     "digest": lambda run: run.get("digest") or "",
