@@ -234,8 +234,12 @@ class FolderLock:
             self._lock.release()
 
 
-def lock_folder(folder: Path) -> FolderLock | None:
+def lock_folder(folder: Path, advice: str = "") -> FolderLock | None:
     """Make a folder, and keep other jobs out of it; return None where that can't be.
+
+    Args:
+        folder: The folder.
+        advice: What else a user could do while another job uses it, for the error.
 
     Raises:
         UsageError: Another job uses it, or a stranger may have put files there.
@@ -247,7 +251,7 @@ def lock_folder(folder: Path) -> FolderLock | None:
     except BlockingIOError as error:
         raise UsageError(
             f"{folder} is in use by {error.strerror}; wait until it has ended, or give this job a "
-            f"folder of its own"
+            f"folder of its own{advice}"
         ) from None
     except PermissionError:
         raise

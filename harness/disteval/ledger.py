@@ -35,7 +35,7 @@ from disteval.data.predictions import (
 )
 from disteval.data.sources import Stored
 from disteval.errors import LedgerError, UsageError
-from disteval.files import FolderLock, open_own, sync_folder
+from disteval.files import lock_folder, open_own, sync_folder
 from disteval.identity import differences
 from disteval.metrics.totals import States, fold_totals, pack_totals
 from disteval.plain import dumps, is_pickled, loads
@@ -53,6 +53,7 @@ _VERSION = 5
 _MAGIC = b"disteval ledger %d\n" % _VERSION
 _HEAD = struct.Struct("<Q16s")
 _PATIENCE_SECONDS = 10.0  # hosts of a network file system learn of a new file after some seconds
+_JOIN = "; disteval eval --join adds ranks to one with --elastic"
 _OTHER = "give the folder of a ledger, or one that is empty or new"
 
 
@@ -293,16 +294,15 @@ class Ledger:
         self.is_hidden = hidden
         self._parts: list[Part] = []
         self._size = self._bound = 0
-        self._lock: FolderLock | None = None
+        self._lock = None
         if folder is None:
             self.run = LedgerRun(None)
             self.log = LedgerLog(self.run)
             return
         path = Path(folder)
-        if not hidden:
-            self._lock = _locked(path)
         try:
             with named_errors(path):
+                self._lock = None if hidden else lock_folder(path, _JOIN)
                 found = _newest(path)
                 number, older = (0, []) if found is None else (found.number, found.files)
                 if found is not None and not _is_other(path, found.settings, settings, replaces):
@@ -570,17 +570,3 @@ def named_errors(path: Path) -> Iterator[None]:
             f"before are kept; look whether the disk is full or was lost, and run the same "
             f"command again"
         ) from error
-
-
-def _locked(folder: Path) -> FolderLock:
-    """Make the folder, and keep other processes out of it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return FolderLock(folder)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"the folder {folder} is in use by {error.strerror}; wait until that ends, or give "
-            f"another folder; disteval eval --join adds ranks to one with --elastic"
-        ) from error
-    except OSError as error:
-        raise unwritable("the ledger's folder", folder, error) from error

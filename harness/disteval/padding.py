@@ -92,28 +92,29 @@ def pad_shard_unpad(
 
 
 def with_infinite_padding(
-    batches: Any, *, mask: str = "mask", like: Mapping[str, Array] | None = None
-) -> Any:
+    batches: Iterable[Mapping[str, Array]],
+    *,
+    mask: str = "mask",
+    like: Mapping[str, Array] | None = None,
+) -> Iterator[Mapping[str, Array]]:
     """Append endless batches of zeros, for hosts that have different numbers of batches.
 
     Args:
-        batches: Dicts of arrays with leading axes of one length, or a `tf.data.Dataset` of them;
-            those without rows are left out, which `in_step` would take for padding.
+        batches: Dicts of arrays with leading axes of one length; those without rows are left out,
+            which `in_step` would take for padding. Of a `tf.data.Dataset`, give its
+            ``as_numpy_iterator()``.
         mask: The key of the bool array that is added, which is true for rows that are not padding.
         like: A batch with the shapes and dtypes of the padding; None stands for the last batch. It
-            is needed if a host may have no batch, except for a dataset of fixed shapes.
+            is needed if a host may have no batch.
 
     Returns:
-        An iterator of dicts, or a dataset.
+        An iterator of dicts.
 
     Raises:
         UsageError: There is neither a batch nor ``like``, or a batch has the key ``mask`` already.
-            A dataset's iterator raises TensorFlow's ``FailedPreconditionError`` for the first.
     """
     if like is not None:
         _rows(like, "like")
-    if hasattr(batches, "element_spec"):
-        return _dataset_with_infinite_padding(batches, mask, like)
     if not isinstance(batches, Iterable):
         raise UsageError(f"batches must be an iterable of dicts of arrays, not {batches!r}")
     return _infinite(batches, mask, like)
@@ -274,26 +275,3 @@ def _rows(batch: Mapping[str, Array], name: str) -> set[int]:
             f"{{'image': …, 'label': …}}, not {type(batch).__name__}: {batch!r:.200}"
         )
     return {len(array) for array in batch.values()}
-
-
-def _dataset_with_infinite_padding(
-    dataset: Any, mask: str, like: Mapping[str, Array] | None
-) -> Any:
-    import tensorflow as tf
-
-    spec = dataset.element_spec
-    if mask in spec:
-        raise UsageError(f"the dataset has the key {mask!r} already; choose another mask")
-
-    def with_mask(batch: Any, real: bool) -> Any:
-        rows = tf.shape(next(iter(batch.values())))[:1]
-        return {**batch, mask: tf.fill(rows, real)}
-
-    if like is None and all(part.shape.is_fully_defined() for part in spec.values()):
-        like = {key: np.zeros(part.shape, part.dtype.as_numpy_dtype) for key, part in spec.items()}
-    example = dataset.take(1) if like is None else tf.data.Dataset.from_tensors(dict(like))
-    # Without this, a dataset without a batch would end, and the other hosts would wait for it.
-    example = example.apply(tf.data.experimental.assert_cardinality(1))
-    zeros = example.map(lambda batch: with_mask(tf.nest.map_structure(tf.zeros_like, batch), False))
-    real = dataset.map(lambda batch: with_mask(batch, True)).filter(lambda b: tf.size(b[mask]) > 0)
-    return real.concatenate(zeros.repeat())

@@ -15,22 +15,18 @@ import pickle
 import struct
 import sys
 import zlib
-from array import array
 from collections import Counter, OrderedDict
 from functools import lru_cache
 from typing import Any
 
 import cloudpickle
 import numpy as np
-import numpy.typing as npt
 
 _PICKLED = b"p"
 _HEAD, _FLOAT = struct.Struct("<Q"), struct.Struct("<d")
-_MANY = 32  # numbers of one type from which a list is written as an array
 _CONTAINERS: dict[str, Any] = {"l": list, "t": tuple, "S": set, "z": frozenset}
 _MAPPINGS: dict[str, Any] = {"d": dict, "C": Counter, "O": OrderedDict}
 _TAGS = {kind: tag for tag, kind in (_CONTAINERS | _MAPPINGS).items()}
-_TYPECODES = {float: "d", int: "q"}
 
 
 def packed(value: Any, mark: bytes = b".") -> bytes:
@@ -113,8 +109,6 @@ def _tree(value: Any, rest: list[bytes]) -> Any:
         return ["b" if kind is bytes else "B", _put(bytes(value), rest)]
     if kind is complex:
         return ["c", _tree(value.real, rest), _tree(value.imag, rest)]
-    if kind is list and (numbers := _numbers(value)) is not None:
-        return ["L", _tree(numbers, rest)]
     if (tag := _TAGS.get(kind)) is not None:
         parts = value if tag in _CONTAINERS else [each for pair in value.items() for each in pair]
         if kind in (set, frozenset):
@@ -176,8 +170,6 @@ def _value(tree: Any, rest: list[memoryview]) -> Any:
         return _MAPPINGS[tag](dict(zip(values[::2], values[1::2], strict=True)))
     if tag == "c":
         return complex(*values)
-    if tag == "L":
-        return values[0].tolist()
     if tag == "x":
         found = np.empty(len(values), object)
         for at, each in enumerate(values):  # lists and arrays stay as they are
@@ -198,16 +190,6 @@ def _take(size: int, rest: list[memoryview]) -> memoryview:
     if len(found) != size:
         raise ValueError("they end too early")
     return found
-
-
-def _numbers(values: list[Any]) -> npt.NDArray[Any] | None:
-    """Return many numbers of one type as an array; None for other lists."""
-    kinds = set(map(type, values)) if len(values) >= _MANY else set()
-    code = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
-    try:
-        return None if code is None else np.array(array(code, values))
-    except OverflowError:  # beyond 64 bits
-        return None
 
 
 def _tensor(value: Any) -> tuple[str, bytes]:

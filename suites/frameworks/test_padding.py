@@ -1,6 +1,5 @@
 """Batches of any size run on any number of devices, and no row of padding is ever seen."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval import UsageError
-from disteval.padding import pad_shard_unpad, with_infinite_padding
+from disteval.padding import pad_shard_unpad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,23 +148,6 @@ def test_a_mask_of_the_callers_own_is_not_replaced(jax: Any) -> None:
     counting = pad_shard_unpad(lambda x, *, mask: mask.sum(), (), static_return=True, mask="mask")
     with pytest.raises(UsageError, match="'mask'"):
         counting(np.ones((4, 2)), mask=np.array([True, True, False, False]))
-
-
-@needs("tensorflow")
-@pytest.mark.parametrize("fixed", [True, False])
-def test_a_dataset_of_tensorflow(fixed: bool) -> None:
-    tf = framework("tensorflow")
-    source: Callable[..., Any] = tf.data.Dataset.from_tensor_slices
-    dataset = source({"x": np.arange(1, 9, dtype=np.float32)}).batch(4, drop_remainder=fixed)
-    seen = list(with_infinite_padding(dataset).take(4).as_numpy_iterator())
-    assert [batch["mask"].tolist() for batch in seen] == [[True] * 4] * 2 + [[False] * 4] * 2
-    assert [float(batch["x"].sum()) for batch in seen] == [10, 26, 0, 0]
-    if fixed:  # a host without a sample still knows the shapes
-        [first] = with_infinite_padding(dataset.take(0)).take(1).as_numpy_iterator()
-        assert not first["mask"].any()
-    else:  # and without them it says so, instead of having no padding
-        with pytest.raises(tf.errors.FailedPreconditionError, match="contain 1"):
-            next(with_infinite_padding(dataset.take(0)).as_numpy_iterator())
 
 
 @needs("jax")

@@ -11,10 +11,10 @@ import logging
 import marshal
 import math
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -249,25 +249,14 @@ class Elements:
             self._distance *= 2
 
 
-class Held(Protocol):
-    """Samples with numbers, of which any can be read."""
-
-    def digests(self, numbers: Indices) -> Digests:
-        """Return the digests of the samples with these numbers, 0 where there is no such sample."""
-        ...
-
-    def bytes_held(self, some: Indices) -> float:
-        """Return how many bytes all samples take in memory, judged by some; inf if elsewhere."""
-        ...
-
-
 class Look:
     """A look at some samples, or at all that are in memory, which ranks compare.
 
     Args:
-        samples: The samples.
+        read: Returns the digests of the samples with some numbers, 0 where there is no such sample.
+        numbers: The numbers of the samples to read, see `drawn_numbers`.
         size: The number of samples that are evaluated, from the first on.
-        numbers: The numbers of the samples to read; None draws some of them.
+        held: Returns how many bytes all samples take in memory, judged by some; inf if elsewhere.
 
     Attributes:
         numbers: The numbers of the samples that are read, int64 of shape (N,).
@@ -275,21 +264,26 @@ class Look:
         compared: The number of samples that are the same on all ranks; 0 before `compare`.
     """
 
-    def __init__(self, samples: Held, size: int, numbers: Indices | None = None) -> None:
-        self._samples, self.compared = samples, 0
-        self.numbers = _drawn(size) if numbers is None else numbers
+    def __init__(
+        self,
+        read: Callable[[Indices], Digests],
+        numbers: Indices,
+        size: int = 0,
+        held: Callable[[Indices], float] = lambda some: math.inf,
+    ) -> None:
+        self._read, self.numbers, self.compared = read, numbers, 0
         self._some = self._all = np.zeros(0, np.uint64)
         self.why_not = "" if is_switched_on(DIGESTS) else f"{DIGESTS} is off"
         if self.why_not or not len(self.numbers):
             return
-        read = self.numbers
+        looked_at = numbers
         try:
-            self._some = self._all = samples.digests(read)
-            if size > DRAWN and samples.bytes_held(read) <= _MOST_BYTES:
-                read = np.arange(size, dtype=np.int64)
-                self._all = samples.digests(read)
+            self._some = self._all = read(looked_at)
+            if size > DRAWN and held(looked_at) <= _MOST_BYTES:
+                looked_at = np.arange(size, dtype=np.int64)
+                self._all = read(looked_at)
         except IncomparableError as error:
-            which = "a sample" if error.place is None else _named(int(read[error.place]))
+            which = "a sample" if error.place is None else _named(int(looked_at[error.place]))
             self.why_not = f"{which} holds {error}"
         except Exception as error:  # whoever evaluates this sample tells of it
             self.why_not = _unread(error)
@@ -343,7 +337,7 @@ class Look:
         """Read some samples again, to see whether they are the same each time."""
         if not self.why_not and len(self.numbers):
             try:
-                is_other = (self._samples.digests(self.numbers) != self._some).any()
+                is_other = (self._read(self.numbers) != self._some).any()
             except Exception as error:  # ranks wait for this one
                 self.why_not = _unread(error)
                 return
@@ -419,7 +413,7 @@ def _first_difference(
             return int(numbers[start]), (0, wrong[1])
 
 
-def _drawn(size: int) -> Indices:
+def drawn_numbers(size: int) -> Indices:
     """Return the numbers of samples that are looked at, the same for the same size."""
     if size <= DRAWN:
         return np.arange(size, dtype=np.int64)

@@ -99,7 +99,7 @@ class Columns:
         return self._columns.get(name)
 
     def digests(self, numbers: Indices) -> Digests:
-        """Return the digests of some rows, see `disteval.data.contents.Held`."""
+        """Return the digests of some rows, see `disteval.data.contents.Look`."""
         return digests_of_rows(self._form([_take(c, numbers) for c in self._columns.values()]))
 
     def bytes_held(self, some: Indices) -> float:
@@ -152,7 +152,7 @@ class Items:
         return self.items[index]
 
     def digests(self, numbers: Indices) -> Digests:
-        """Return the digests of some samples, see `disteval.data.contents.Held`."""
+        """Return the digests of some samples, see `disteval.data.contents.Look`."""
         # One after another, because the next one may be read into the same memory.
         return digests_of(fetch(self.items, numbers[i : i + 1])[0] for i in range(len(numbers)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, islice
@@ -110,10 +109,6 @@ class ShardedStream:
             if hasattr(elements, "close"):
                 elements.close()
         return found
-
-    def bytes_held(self, some: npt.NDArray[np.int64]) -> float:
-        """Return inf, because elements are not in memory."""
-        return math.inf
 
     @classmethod
     def of(cls, dataset: Any) -> ShardedStream:

@@ -13,7 +13,7 @@ from typing import Any
 from disteval.arguments import check_flag, found_value, is_switched_on
 from disteval.by_sample import drawn, takes_ids
 from disteval.contract import BaseDistBackend
-from disteval.data.contents import CONTENTS, DIGESTS, Look
+from disteval.data.contents import CONTENTS, DIGESTS, Look, drawn_numbers
 from disteval.data.plan import Batch
 from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
 from disteval.data.samples import Sized, open_samples
@@ -165,9 +165,11 @@ class Work:
 
     def _look(self) -> Look | None:
         if self.opened is not None:
-            return Look(self.opened, self.source.size or 0)
+            read, size = self.opened, self.source.size or 0
+            return Look(read.digests, drawn_numbers(size), size, read.bytes_held)
         if isinstance(self.stream, Shards) and self.stream.sharded is not None:
-            return Look(self.stream.sharded, 0, self.stream.sharded.some_numbers())
+            shards = self.stream.sharded
+            return Look(shards.digests, shards.some_numbers())
         return None  # every rank reads all elements, and compares them at the end
 
     @contextmanager
