@@ -562,7 +562,7 @@ def named_errors(path: Path) -> Iterator[None]:
     """Raise errors of the file system as errors of this library."""
     try:
         yield
-    except PermissionError as error:
+    except (PermissionError, FileExistsError, NotADirectoryError) as error:
         raise unwritable("the ledger", path, error) from error
     except OSError as error:
         raise LedgerError(
