@@ -67,14 +67,9 @@ def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def file_digest(path: Path, make: Callable[[], Any] = hashlib.sha256) -> str:
-    """Return the digest of a file, which is read in pieces, as digits.
-
-    Args:
-        path: The file.
-        make: Begins a digest, as the functions of `hashlib` do.
-    """
-    found = make()
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, which is read in pieces, as digits."""
+    found = hashlib.sha256()
     with path.open("rb") as file:
         while data := file.read(_PIECE_BYTES):
             found.update(data)

@@ -13,24 +13,17 @@ IMAGES, LABELS = np.zeros((2, 3, 4, 4), dtype=np.uint8), np.zeros(2, dtype=np.in
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (IMAGES.astype(np.float32) + 0.25, LABELS, "images.*float32.*0.25"),
+        (IMAGES.astype(np.float32) + 0.25, LABELS, "images.*uint8.*float32"),
         (IMAGES[0], LABELS, r"\(3, 4, 4\)"),
         (IMAGES, LABELS.astype(np.int32), "labels.*int32"),
-        (IMAGES, LABELS[:1], r"\(2,\).*\(1,\)"),
+        (IMAGES, LABELS[:1], "2 images.* 1 label"),
         (IMAGES, np.array([0, 7]), r"labels\[1\].*7"),
         (IMAGES.tolist(), LABELS, "images.*list"),
         (None, LABELS, "images.*NoneType"),
         (IMAGES, [0, 0], "labels.*list"),
-        (IMAGES, np.array(["cat", "dog"]), "labels.*<U3"),
         (IMAGES, LABELS - 1, r"labels\[0\].*-1"),
     ],
 )
 def test_arrays_that_are_no_pictures_and_labels(images: Any, labels: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ArrayDataset("mine", images, labels, ("a",))
-
-
-@pytest.mark.parametrize("classes", [3, "cat"])
-def test_classes_are_names(classes: Any) -> None:
-    with pytest.raises(UsageError, match=rf"classes.*{classes!r}"):
-        ArrayDataset("mine", IMAGES, LABELS, classes)

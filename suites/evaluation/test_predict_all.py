@@ -117,7 +117,7 @@ def test_large_predictions_are_gathered_in_several_messages(
         gather = backend.all_gather_object
 
         def watched(sent: Any) -> Any:
-            size = getattr(sent[0], "size", None) if isinstance(sent, tuple) else None
+            size = getattr(sent, "size", None)
             largest.append(size() if callable(size) else 0)
             return gather(sent)
 

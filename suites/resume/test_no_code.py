@@ -57,8 +57,8 @@ HASHABLE = st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st
 VALUES = st.recursive(
     LEAVES,
     lambda inner: (
-        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(HASHABLE, inner) | st.sets(HASHABLE)
-        | st.frozensets(HASHABLE) | st.lists(HASHABLE).map(Counter)
+        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(HASHABLE, inner)
+        | st.sets(HASHABLE) | st.frozensets(HASHABLE) | st.lists(HASHABLE).map(Counter)
         | st.builds(Pair, inner, inner) | st.builds(Record, st.text(), inner)
     ),
     max_leaves=20,

@@ -30,34 +30,17 @@ class ArrayDataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for name, array in (("images", self.images), ("labels", self.labels)):
-            if not isinstance(array, np.ndarray):
+        for name, array, kind, ndim in (
+            ("images", self.images, np.uint8, 4), ("labels", self.labels, np.int64, 1)
+        ):  # fmt: skip
+            found = array if isinstance(array, np.ndarray) else np.asarray(array, object)
+            if found.dtype != kind or found.ndim != ndim:
                 raise UsageError(
-                    f"{name} has the type {type(array).__name__}; it must be a NumPy array, such "
-                    f"as numpy.asarray makes of lists and tensors"
+                    f"{name} must be a NumPy array of {np.dtype(kind)} with {ndim} axes, not a "
+                    f"{type(array).__name__} of {found.dtype} of shape {found.shape}"
                 )
-        if self.images.ndim != 4:
-            raise UsageError(
-                f"images has the shape {self.images.shape}; it must be an array of shape "
-                f"(N, C, H, W)"
-            )
-        if self.labels.dtype != np.int64 or self.labels.shape != (len(self.images),):
-            raise UsageError(
-                f"labels must be an int64 array of shape ({len(self.images)},), "
-                f"not {self.labels.dtype} of shape {self.labels.shape}"
-            )
-        if self.images.dtype != np.uint8:
-            some = self.images[:100]
-            values = f" with values from {some.min():g} to {some.max():g}" if some.size else ""
-            raise UsageError(
-                f"images holds {some.dtype}{values}; it must hold uint8 from 0 to 255: scale and "
-                f"round the values, and call .astype(np.uint8)"
-            )
-        if isinstance(self.classes, str) or not hasattr(self.classes, "__len__"):
-            raise UsageError(
-                f"classes must be the names of the classes, such as ('cat', 'dog'), not "
-                f"{self.classes!r:.200}"
-            )
+        if len(self.labels) != len(self.images):
+            raise UsageError(f"there are {len(self.images)} images and {len(self.labels)} labels")
         wrong = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if len(wrong):
             raise UsageError(

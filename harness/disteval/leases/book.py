@@ -132,10 +132,6 @@ class Book:
         """The units per second of each rank that has finished a lease and was not lost."""
         return self._paces.rates
 
-    def lease(self, number: int) -> Lease:
-        """Return the lease with this number; KeyError if there never was one."""
-        return self._leases[number]
-
     def is_wanted(self, number: int) -> bool:
         """Return whether a lease could still be committed."""
         return number in self._holders

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from disteval.contract import BaseDistBackend
@@ -44,23 +44,23 @@ class GatheredPredictions:
             RankError: On every rank, if a rank's predictions have several forms.
             CoverageError: On every rank, if rank 0 could not put them together.
         """
-        found: list[StoredTable] = []
+        pieces: list[StoredTable] = []
         failure: str | None = None
-        pieces = self._pieces()
-        waiting = True
-        while waiting:
-            piece = None
-            try:
-                piece = next(pieces, None)
-            except Exception as error:
-                failure = describe_error(error)
-            told = self._backend.all_gather_object((piece, failure))
-            for rank, (_, other) in enumerate(told):
-                if other is not None:
-                    raise RankError(rank, f"could not gather its predictions: {other}")
-            waiting = any(table is not None for table, _ in told)
+        try:
+            if self._tables:
+                pieces, self._tables = _pieces(joined(self._tables)), []
+        except Exception as error:  # the other ranks wait for this one
+            failure = describe_error(error)
+        told = self._backend.all_gather_object((len(pieces), failure))
+        for rank, (_, other) in enumerate(told):
+            if other is not None:
+                raise RankError(rank, f"could not gather its predictions: {other}")
+        found: list[StoredTable] = []
+        for number in range(max(count for count, _ in told)):
+            piece = pieces[number] if number < len(pieces) else None
+            sent = self._backend.all_gather_object(piece)
             if self._backend.rank == 0:
-                found += [table for table, _ in told if table is not None]
+                found += [table for table in sent if table is not None]
         if self._backend.rank == 0:
             try:
                 self.result = joined(found).in_order().outputs() if found else []
@@ -70,22 +70,10 @@ class GatheredPredictions:
         if failure is not None:
             raise CoverageError(f"the predictions can't be put together: {failure}")
 
-    def _pieces(self) -> Iterator[StoredTable]:
-        """Yield this rank's rows in tables of about `MESSAGE_BYTES`, and keep none of them."""
-        tables, self._tables = self._tables[::-1], []
-        waiting: list[StoredTable] = []
-        free = MESSAGE_BYTES
-        while tables:
-            table = tables.pop()
-            size = table.size()
-            most = max(1, MESSAGE_BYTES * len(table.ids) // max(1, size))
-            for start in range(0, len(table.ids), most):
-                piece = table.pick(slice(start, start + most))
-                cost = size * len(piece.ids) // len(table.ids)
-                if waiting and cost > free:
-                    yield joined(waiting)
-                    waiting, free = [], MESSAGE_BYTES
-                waiting.append(piece)
-                free -= cost
-        if waiting:
-            yield joined(waiting)
+
+def _pieces(table: StoredTable) -> list[StoredTable]:
+    """Return the rows of a table in tables of at most `MESSAGE_BYTES`, or of one row."""
+    if len(table.ids) == 1 or table.size() <= MESSAGE_BYTES:
+        return [table]
+    half = len(table.ids) // 2
+    return _pieces(table.pick(slice(half))) + _pieces(table.pick(slice(half, None)))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,8 +22,6 @@ from disteval.files import file_digest, write_atomically
 NAME = re.compile(r"\.?(part-[0-9a-f]{16}-\d{6,})(\..*)")
 """The name of a part, and of each of its files after the suffix is added."""
 
-_begun = partial(blake2b, digest_size=32)
-
 
 @dataclass(frozen=True)
 class PartFile:
@@ -31,7 +29,7 @@ class PartFile:
 
     Attributes:
         name: The name of its files without their suffix.
-        files: Each file's size in bytes and BLAKE2b digest, by suffix.
+        files: Each file's size in bytes and SHA-256, by suffix.
         form: Whether outputs were one array or list, a tuple or a dict.
         fields: The columns.
         rows: The number of samples.
@@ -71,7 +69,7 @@ class PartFile:
                 found = path.stat().st_size
                 if found != size:
                     return f"{path.name} has {found} bytes, and {size} were written"
-                if thorough and file_digest(path, _begun) != digest:
+                if thorough and file_digest(path) != digest:
                     return f"{path.name} does not have the bytes that were written"
             except FileNotFoundError:
                 return f"{path.name} is missing"
@@ -134,7 +132,7 @@ def _write(content: bytes, file: BinaryIO) -> None:
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return JSON of two lines: the content, and its digest."""
     line = json.dumps(content).encode()
-    return line + b"\n" + json.dumps({"blake2b": _digest(line)}).encode() + b"\n"
+    return line + b"\n" + json.dumps({"sha256": _digest(line)}).encode() + b"\n"
 
 
 def unsealed(path: Path, longest: int) -> dict[str, Any]:
@@ -148,7 +146,7 @@ def unsealed(path: Path, longest: int) -> dict[str, Any]:
         data = file.read(longest + 1)
     line, _, seal = data.partition(b"\n")
     try:
-        whole = json.loads(seal) == {"blake2b": _digest(line)}
+        whole = json.loads(seal) == {"sha256": _digest(line)}
         content = json.loads(line) if whole else None
     except (ValueError, RecursionError):
         content = None
@@ -158,7 +156,7 @@ def unsealed(path: Path, longest: int) -> dict[str, Any]:
 
 
 def _digest(data: bytes) -> str:
-    return _begun(data).hexdigest()
+    return sha256(data).hexdigest()
 
 
 def _is_suffix(suffix: str) -> bool:

@@ -19,7 +19,7 @@ MANIFEST = ".manifest.json"  # hidden from pyarrow, pandas and datasets, which r
 BEGUN = ".ledger-*.log"
 """The files of an evaluation that was begun and has not finished."""
 
-VERSION = 1
+VERSION = 2
 _LONGEST = 1 << 30
 
 
