@@ -133,7 +133,7 @@ class Model:
             quiet = {"disable_tqdm": True} if "disable_tqdm" in signature(ask).parameters else {}
             with _generators, drawn(kept=True):
                 seed_all(ids, self._seed)
-                found = ask([*asked.values()], **quiet)
+                found = [*(ask([*asked.values()], **quiet) or ())]
             what, form = ("texts", str) if kind == "generate_until" else ("answers", object)
             count = sum(each is not None and isinstance(each, form) for each in found)
             if not count == len(found) == len(asked):

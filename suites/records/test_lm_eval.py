@@ -56,7 +56,7 @@ class Toy(LM):
 
     def loglikelihood(self, requests):
         found = [(-self.number("".join(each.args)), False) for each in requests]
-        return found[self.least:]
+        return found[self.least:] or None
 
     def loglikelihood_rolling(self, requests):
         return [-self.number(*each.args) for each in requests]
@@ -279,6 +279,7 @@ BAD = {
         RankError,
         "returned 39 answers to 40 requests, of which the first is .* of sums_choice",
     ),
+    "None": ({"model_args": "least=99"}, RankError, "returned 0 answers to 40 requests"),
 }
 
 
