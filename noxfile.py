@@ -165,7 +165,10 @@ def _take_bytecode(session: nox.Session) -> None:
 PREPARE = {"tests-horovod": _build_horovod, "tests-web": _install_chromium}
 """What these sessions do beside what pip installs."""
 
-PYTHON = {"tests-oldest": OLDEST_PYTHON, "tests-python": PYTHONS}
+PYTHON = {
+    "tests-oldest": OLDEST_PYTHON, "tests-python": PYTHONS,
+    "tests-records(every_eval_ever)": "3.12",
+}  # fmt: skip
 """The interpreters of sessions that do not run on nox's own."""
 
 

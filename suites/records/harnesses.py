@@ -1,9 +1,13 @@
 """Real runs of other harnesses: 20 sums in two jobs of 10, by models that need no network."""
 
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 SIZE = 20
 
@@ -54,7 +58,8 @@ def run_lm_eval(folder: Path, part: range = range(SIZE)) -> None:
     (folder / "sums.yaml").write_text(_TASK.replace("DATA", str(write_data(folder))))
     tracker = EvaluationTracker(output_path=str(folder / "out"))
     found = lm_eval.simple_evaluate(
-        model=Model(), tasks=["sums"], samples={"sums": [*part]}, evaluation_tracker=tracker,
+        model=Model(), model_args="pretrained=suites/sums", tasks=["sums"],
+        samples={"sums": [*part]}, evaluation_tracker=tracker,
         task_manager=TaskManager(include_path=str(folder), include_defaults=False),
         bootstrap_iters=0,
     )  # fmt: skip
@@ -62,6 +67,64 @@ def run_lm_eval(folder: Path, part: range = range(SIZE)) -> None:
     tracker.save_results_aggregated(found, samples=samples)
     tracker.save_results_samples("sums", samples["sums"])
     (folder / "data.jsonl").unlink()
+
+
+def convert(folder: Path) -> None:
+    """Put files of Every Eval Ever, as its package converts and validates them, for lm_eval's.
+
+    Where lm_eval has no score of a sample, the converter writes one of 0 that is of no metric.
+    """
+    command = [sys.executable, "-m", "every_eval_ever"]
+    old = next(folder.rglob("results_*.json")).parent
+    names = [f"--log_path={old.relative_to(folder)}", "--output_dir=data", "--include_samples"]
+    subprocess.run([*command, "convert", "lm_eval", *names], cwd=folder, check=True)
+    new = [str(path.relative_to(folder)) for path in (folder / "data").rglob("*.json*")]
+    subprocess.run([*command, "validate", *new], cwd=folder, check=True)
+    shutil.rmtree(old)
+
+
+def run_lighteval(folder: Path, part: range = range(SIZE)) -> None:
+    """Evaluate some sums by lighteval, and write its files as its command does."""
+    from lighteval.logging.evaluation_tracker import EvaluationTracker
+    from lighteval.metrics.metrics import Metrics
+    from lighteval.models.abstract_model import LightevalModel, ModelConfig
+    from lighteval.models.model_output import ModelResponse
+    from lighteval.pipeline import ParallelismManager, Pipeline, PipelineParameters
+    from lighteval.tasks.lighteval_task import LightevalTaskConfig
+    from lighteval.tasks.registry import Registry
+    from lighteval.tasks.requests import Doc
+    from lighteval.utils.cache_management import SampleCache
+
+    class Model(LightevalModel):
+        tokenizer = add_special_tokens = max_length = loglikelihood = loglikelihood_rolling = None
+
+        def __init__(self) -> None:
+            self.config = ModelConfig(model_name="sums", cache_dir=str(folder / "cache"))
+            self._cache = SampleCache(self.config)
+
+        def greedy_until(self, docs: list[Any]) -> list[Any]:
+            return [ModelResponse(input=each.query, text=[answer_of(each.query)]) for each in docs]
+
+    def document(row: dict[str, Any], task: str) -> Any:
+        is_wanted = row["__index"] in part
+        return Doc(row["question"], [row["answer"]], 0, task_name=task) if is_wanted else None
+
+    data = folder / "data"
+    data.mkdir(parents=True)
+    write_data(data).rename(data / "test.jsonl")
+    config = LightevalTaskConfig(
+        "sums", document, str(data), "default", [Metrics.exact_match], generation_size=8,
+        hf_avail_splits=["test"], evaluation_splits=["test"],
+    )  # fmt: skip
+    tracker = EvaluationTracker(output_dir=str(folder / "out"), save_details=True)
+    parameters = PipelineParameters(ParallelismManager.NONE, bootstrap_iters=0)
+    # Its own tasks, which it imports first, download files.
+    with patch.object(Registry, "load_all_task_configs", lambda **_: {"sums": config}):
+        pipeline = Pipeline("sums", parameters, tracker, model=Model())
+    pipeline.evaluate()
+    pipeline.save_and_push_results()
+    for other in (data, folder / "cache"):
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def run_inspect(folder: Path, part: range | None = None, failing: Sequence[int] = ()) -> None:

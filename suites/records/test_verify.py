@@ -10,12 +10,24 @@ from disteval.errors import DataError
 from disteval.records.table import Choice, read
 
 from suites.helpers.command import disteval, invoke
-from suites.helpers.needs import needs
-from suites.records.harnesses import SIZE, run_inspect, run_lm_eval, write_data
+from suites.helpers.needs import framework, needs
+from suites.records.harnesses import (
+    SIZE,
+    convert,
+    run_inspect,
+    run_lighteval,
+    run_lm_eval,
+    write_data,
+)
 
 pytestmark = needs("polars")
+pl = framework("polars")
 
-HARNESSES = [pytest.param(name, marks=needs(name)) for name in ("lm_eval", "inspect_ai")]
+RUNS = {
+    "lm_eval": run_lm_eval, "inspect_ai": run_inspect, "lighteval": run_lighteval,
+    "every_eval_ever": run_lm_eval,
+}  # fmt: skip
+HARNESSES = [pytest.param(name, marks=needs(name)) for name in RUNS]
 
 
 @pytest.fixture(scope="session", params=HARNESSES)
@@ -23,10 +35,12 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A folder with the name of a harness: a run of all samples, and one by two jobs."""
     folder: Path = tmp_path_factory.mktemp("runs") / request.param
     folder.mkdir()
-    run = {"lm_eval": run_lm_eval, "inspect_ai": run_inspect}[folder.name]
+    run = RUNS[folder.name]
     run(folder / "whole")
     for number, half in enumerate((range(SIZE // 2), range(SIZE // 2, SIZE))):
         run(folder / f"job{number}", half)
+        if folder.name == "every_eval_ever":
+            convert(folder / f"job{number}")
     return folder
 
 
@@ -39,6 +53,9 @@ def whole(runs: Path, tmp_path: Path) -> Path:
 def verified(*words: object) -> tuple[int, dict[str, Any]]:
     """Return the exit status and the report of ``disteval verify``."""
     report = Path(str(words[0])).parent / "report.json"
+    if {"lighteval", "every_eval_ever"} & {*report.parts, Path(str(words[0])).name}:
+        # They do not say how many samples there are.
+        words += (f"--data={SIZE}",)
     done = invoke("verify", *map(str, words), f"--json={report}")
     assert done.exit_code in (0, 1), done.output
     return done.exit_code, json.loads(report.read_text())
@@ -68,23 +85,36 @@ def change(folder: Path, how: str) -> None:
                 each.output.completion = "another"
             write_eval_log(log, str(path.with_name("again.eval")))
         return
-    [path] = folder.rglob("samples_*.jsonl")
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    some = [each for each in records if each["doc_id"] in (3, 4)]
-    if how == "removed":
-        records = [each for each in records if each not in some]
-    elif how == "repeated":
-        records += [{**each, "resps": [["another"]]} for each in some]
+    is_lighteval = folder.name == "lighteval"
+    [path] = folder.rglob("details_*.parquet" if is_lighteval else "samples_*.jsonl")
+    if is_lighteval:
+        records = pl.read_parquet(path).to_dicts()
+        some = [each for each in records if each["doc"]["id"] in ("3", "4")]
+        another = {"model_response": some[0]["model_response"] | {"text": ["another"]}}
+        unscored: dict[str, Any] = {"metric": {"em": None}}
     else:
-        records = [{k: v for k, v in each.items() if each not in some or k != "exact_match"}
-                   for each in records]  # fmt: skip
-    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        some = [each for each in records if each["doc_id"] in (3, 4)]
+        another = {"resps": [["another"]], "filtered_resps": ["another"]}
+        unscored = {"exact_match": None}
+    others = [each for each in records if each not in some]
+    records = {
+        "removed": others,
+        "repeated": records + [each | another for each in some],
+        "unscored": others + [each | unscored for each in some],
+    }[how]
+    if is_lighteval:
+        pl.DataFrame(records, infer_schema_length=None).write_parquet(path)
+    else:
+        path.write_text("".join(json.dumps(each) + "\n" for each in records))
 
 
 @pytest.mark.parametrize("how", ["whole", "removed", "repeated", "unscored"])
 def test_a_real_run_is_proved_and_each_damage_is_named(how: str, whole: Path) -> None:
     if how != "whole":
         change(whole, how)
+    if whole.name == "every_eval_ever":
+        convert(whole)
     code, report = verified(whole)
     figures = {figure["policy"]: figure["value"] for figure in report["figures"]}
     if how == "whole":
@@ -135,6 +165,8 @@ def test_samples_that_failed_have_left_the_denominator(tmp_path: Path) -> None:
 
 
 def test_no_file_of_a_folder_is_left_out_without_a_word(whole: Path) -> None:
+    if whole.name == "every_eval_ever":
+        convert(whole)
     (whole / "other.jsonl.gz").write_text("{}")
     assert "other.jsonl.gz" in verified(whole)[1]["notes"][0]
     name = "again.eval" if whole.name == "inspect_ai" else "samples_sums_again.jsonl"
@@ -145,8 +177,6 @@ def test_no_file_of_a_folder_is_left_out_without_a_word(whole: Path) -> None:
 
 
 def write_records(path: Path, rows: list[dict[str, Any]]) -> Path:
-    import polars as pl
-
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
