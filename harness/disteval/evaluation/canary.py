@@ -95,31 +95,29 @@ class Canary:
                 look.refuse(look.why_not or RANDOM, backend.rank)
                 self.text = ""
             else:
-                self._settle(work, digests, step)
+                self.settle(work, digests, step)
         if step > 1:  # other ranks have their own
             self.text = ""
 
-    def compare_first(self, work: Work, digests: Sequence[str]) -> None:
-        """Compare the outputs of the first elements of a stream; every rank must call it.
+    def settle(self, work: Work, digests: Sequence[str], step: int = 1) -> None:
+        """Compare the outputs of common samples where these differ; every rank must call it.
 
         Args:
             work: What is evaluated.
             digests: The ``text`` of each rank, as `disteval.identity.short` has it.
+            step: See `compare`.
 
         Raises:
             UsageError: As `compare` raises it.
         """
-        with drawn(kept=True):
-            self._settle(work, digests, 1)
-
-    def _settle(self, work: Work, digests: Sequence[str], step: int) -> None:
         counted = digests[::step]
         if len(counted) < 2 or not all(counted):
             return
         if len(set(counted)) == 1:
             self.difference = 0.0
             return
-        is_random = not gap(Outputs.of(self.text), _common(work)).is_near
+        with drawn(kept=True):
+            is_random = not gap(Outputs.of(self.text), _common(work)).is_near
         found = work.backend.all_gather_object((self.text, is_random))
         if any(random_ for _, random_ in found[::step]):
             self.text = ""  # the second check tells of it
