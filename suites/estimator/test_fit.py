@@ -87,7 +87,7 @@ def test_eval_finds_the_integer_that_fit_found(trained: Any, data: Path, tmp_pat
     disteval("eval", f"--data={data}", *options, f"--json={tmp_path / 'eval.json'}")
     found = json.loads((tmp_path / "eval.json").read_text())
     assert found["metrics"]["accuracy"]["correct_top1"] == report["best"]["correct"]
-    assert found["evaluated"] == TEST
+    assert found["size"] == TEST
 
 
 def test_fit_resumes_on_other_workers_and_keeps_earlier_trainings(
