@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
@@ -179,28 +179,14 @@ def _places(sizes: list[int]) -> Iterator[tuple[int, int]]:
 
 
 class _Failed(NamedTuple):
-    """An error on its way.
+    """An error on its way, pickled with its cause and its traceback; see `_dumped_error`."""
 
-    Attributes:
-        error: The error and its cause, pickled, as far as that was possible.
-        described: The error as text.
-        trace: The traceback.
-    """
-
-    error: bytes | None
-    described: str
-    trace: str
+    data: bytes
 
     def throw(self) -> NoReturn:
-        found = HarnessError(self.described)
-        cause: BaseException | None = None
-        try:
-            if self.error is not None:
-                found, cause = pickle.loads(self.error)
-        except Exception as error:  # the class can't be rebuilt here
-            cause = error
+        found, cause, trace = pickle.loads(self.data)
         if hasattr(found, "add_note"):  # Python 3.11
-            found.add_note(f"In a worker process:\n{self.trace}")
+            found.add_note(f"In a worker process:\n{trace}")
         raise found from cause
 
 
@@ -219,11 +205,7 @@ class _Reader:
             seed_all(picked.indices)  # else the workers of all ranks draw the same numbers
             return _sent(self._read(picked), picked)
         except Exception as error:
-            return _Failed(
-                _dumped_error(error),
-                describe_error(error),
-                "".join(traceback.format_exception(error)),
-            )
+            return _Failed(_dumped_error(error))
 
 
 class _BatchPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -263,12 +245,12 @@ def _sent(batch: Batch, picked: Picked) -> _Sent:
     return _Sent(stream.getvalue(), shared, sizes)
 
 
-def _dumped_error(error: Exception) -> bytes | None:
-    for cause in (error.__cause__, None):
-        try:
-            data = bytes(cloudpickle.dumps((error, cause)))
+def _dumped_error(error: Exception) -> bytes:
+    """Pickle an error and its cause, as far as they can be rebuilt, with the traceback as text."""
+    trace, told = "".join(traceback.format_exception(error)), describe_error(error)
+    for found, cause in ((error, error.__cause__), (error, None)):
+        with suppress(Exception):  # the text is sent in any case
+            data = bytes(cloudpickle.dumps((found, cause, trace)))
             pickle.loads(data)
-        except Exception:  # noqa: S112  the text is sent in any case
-            continue
-        return data
-    return None
+            return data
+    return pickle.dumps((HarnessError(told), None, trace))
