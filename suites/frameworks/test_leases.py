@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from disteval import Leases, evaluate
+from disteval import Leases, UsageError, evaluate
 from disteval.data import ShardedStream
 from disteval.metrics import AUROC, Accuracy
 from disteval.world import World
@@ -35,7 +35,7 @@ def test_tensors_keep_their_types_and_all_bits() -> None:
 RANK = """
 import json, os, signal, sys, time
 import numpy as np, torch.distributed as dist
-from disteval import Leases, evaluate
+from disteval import Leases, UsageError, evaluate
 from disteval.metrics import AUROC, Accuracy
 
 rank, store, ledger = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -130,3 +130,14 @@ def test_a_model_with_sharded_parameters_is_called_equally_often(three: World, k
         samples = ShardedStream(range(2), lambda shard: rows[:5] if shard else rows[5:])
     leases = None if kind != "leases" else Leases()
     assert three.run(partial(sharded, samples=samples, leases=leases)) == [(True, 7)] * 3
+
+
+def refused(backend: Any) -> str:
+    shards = ShardedStream(range(3), lambda shard: [(np.ones(3, np.float32), shard)])
+    with pytest.raises(UsageError) as caught:
+        sharded(backend, shards, Leases())
+    return str(caught.value)
+
+
+def test_ranks_with_sharded_parameters_do_not_borrow_shards_one_by_one(three: World) -> None:
+    assert all("group_size" in told for told in three.run(refused))

@@ -335,7 +335,8 @@ class Streamed:
 class WholeStream(Streamed):
     """A stream that every rank reads whole; a unit is a batch of it.
 
-    See `Streamed`. With a limit, shards are read one after another by every rank.
+    See `Streamed`. With a limit, or where ranks have to call ``predict`` equally often, shards are
+    read one after another by every rank.
     """
 
     def __init__(self, samples: Any, form: Form, world_size: int, *, is_own: bool = False) -> None:
@@ -393,60 +394,18 @@ class Shards(Streamed):
                     yield self._form.assembled(taken, unit)
 
 
-class ShardsInStep(Shards):
-    """Shards of which every rank yields equally many batches: ranks tell each other by one bit.
-
-    A rank that has a batch less than another one yields one that does not count, of the last
-    element that it has read, or of the first one of all shards.
-
-    Args:
-        samples: The stream.
-        form: How batches are made.
-        backend: Joins the ranks, each of which reads until none has a batch left.
-    """
-
-    def __init__(self, samples: ShardedStream, form: Form, backend: BaseDistBackend) -> None:
-        super().__init__(samples, form, backend.world_size)
-        self._backend = backend
-
-    def read(self, units: Units) -> Generator[Batch, None, None]:
-        """Yield batches, see `Indexed`; every rank must call it."""
-        are_waiting = True  # the other ranks, for this one
-        with closing(super().read(units)) as batches:
-            try:
-                while True:
-                    batch = next(batches, None)
-                    are_waiting = False
-                    found = self._backend.all_gather_object(batch is not None)
-                    if None in found or not any(found):  # a rank has failed, or all are done
-                        return
-                    are_waiting = True
-                    yield batch or self._padding()
-            finally:
-                if are_waiting:
-                    self._backend.all_gather_object(None)  # this one has failed
-
-    def _padding(self) -> Batch:
-        assert self.sharded is not None
-        parts = iter(range(len(self.sharded.shards)))
-        while self._last is None:  # one has an element, for another rank has a batch
-            with closing(self._elements(next(parts), 1)) as elements:
-                self._last = next(elements, None)
-        return self._form.assembled([self._last], 0, counts=False)
-
-
 Source = Indexed | Streamed
 """What yields the batches of an evaluation."""
 
 
-def source_of(samples: Any, form: Form, backend: BaseDistBackend, *, in_step: bool) -> Streamed:
+def source_of(samples: Any, form: Form, world_size: int, *, in_step: bool) -> Streamed:
     """Return the source of a stream, or of a function that returns one.
 
     Args:
         samples: The stream.
         form: How batches are made.
-        backend: Joins the ranks.
-        in_step: Whether ranks that read shards tell each other how many batches they have.
+        world_size: The number of ranks.
+        in_step: Whether every rank has to know the number of batches, also of shards.
 
     Raises:
         UsageError: It yields batches.
@@ -458,11 +417,9 @@ def source_of(samples: Any, form: Form, backend: BaseDistBackend, *, in_step: bo
             f"samples is a {type(stream).__name__}, which yields batches, and evaluate makes "
             f"batches of samples itself; give its dataset, or a DataLoader with batch_size=None"
         )
-    if isinstance(stream, ShardedStream) and form.limit is None:
-        if in_step and backend.world_size > 1:
-            return ShardsInStep(stream, form, backend)
-        return Shards(stream, form, backend.world_size)
-    return WholeStream(stream, form, backend.world_size, is_own=is_function)
+    if isinstance(stream, ShardedStream) and form.limit is None and not in_step:
+        return Shards(stream, form, world_size)
+    return WholeStream(stream, form, world_size, is_own=is_function)
 
 
 def _iterator(source: Any, function: str) -> Iterator[Any]:

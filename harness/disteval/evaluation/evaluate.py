@@ -98,10 +98,9 @@ def evaluate(
             number of rows that it computes at once, a batch is filled up to a multiple of that.
             Calls that are not counted may have fewer, see `disteval.evaluation.canary`.
         even_calls: Whether every rank calls ``predict`` equally often, as a model that spans ranks
-            needs: one that has a batch less repeats one, which is not counted. None does so
-            wherever it costs no message: for samples that have a length, and for streams that every
-            rank reads whole. True does so for shards, too, by a small message for each batch, and
-            refuses leases. False never does.
+            needs: one that has a batch less repeats one, which is not counted. None does so for
+            samples that have a length, and for streams that every rank reads whole. True has every
+            rank read all shards, and refuses leases. False never does.
         by_length: A `ByLength`, if batches are made by the lengths of samples; None takes samples
             in the order of the data set.
         workers: The number of workers that read batches ahead; 0 reads each when it is needed.
@@ -154,7 +153,8 @@ def evaluate_task(
                 )
             folder = None if ledger is None else Path(check_path("ledger", ledger))
             is_kept = leases is not None or folder is not None
-            work = Work(make(), backend, predictions, progress, is_kept=is_kept)
+            is_lent = leases is not None
+            work = Work(make(), backend, predictions, progress, is_kept=is_kept, is_lent=is_lent)
             if leases is not None:
                 leases = leases.of_work(work, folder)
         except Exception as error:  # the other ranks wait for this one

@@ -327,6 +327,11 @@ class Leases:
                 "even_calls=True can't be kept in leases, of which no rank knows how many another "
                 "one gets; leave it out, or let all ranks borrow together by group_size"
             )
+        if work.spans_ranks and self.group_size == 1 < world:
+            raise UsageError(
+                "ranks that share a model's parameters can't borrow shards one by one; give their "
+                "number as Leases(group_size=…), or leave leases out"
+            )
         if self.group_size > 1:  # ranks of a group may have different parts of a model
             work.settings = {k: v for k, v in work.settings.items() if k not in work.weights}
         if world % self.group_size:

@@ -45,6 +45,7 @@ class Work:
         predictions: See `disteval.evaluate`.
         progress: See there.
         is_kept: Whether later runs, or ranks that join later, are compared with this one.
+        is_lent: Whether ranks borrow leases, of which a shard is one.
 
     Raises:
         UsageError: An argument is of another kind, or out of range.
@@ -76,6 +77,7 @@ class Work:
         progress: bool | Progress,
         *,
         is_kept: bool,
+        is_lent: bool = False,
     ) -> None:
         self.task, self.backend, self.progress = task, backend, progress
         _check_training(task.predict)
@@ -108,7 +110,8 @@ class Work:
             self._models = found.models
         if self.opened is None:
             in_step = self.spans_ranks if task.even_calls is None else task.even_calls
-            self.stream = source_of(task.samples, self.form, backend, in_step=in_step)
+            in_step = in_step and not is_lent and backend.world_size > 1
+            self.stream = source_of(task.samples, self.form, backend.world_size, in_step=in_step)
             self.source: Source = self.stream
         else:  # before a sample is read, for which a data set may open a file
             self.source = Indexed(self.opened, self.form, backend)
