@@ -34,7 +34,7 @@ class PredictionReader:
         folder: The folder.
         format: The format of the files.
         size: The number of samples.
-        name: The name that was given to `Predictions`.
+        name: The name of the task.
         parts: The parts.
     """
 
@@ -112,20 +112,6 @@ class PredictionReader:
         except OSError as error:
             raise unwritable("path", target, error) from error
 
-    def check(self, *, thorough: bool = True) -> None:
-        """Compare the files of every part with the manifest.
-
-        Args:
-            thorough: Whether every byte is read; otherwise, sizes are enough.
-
-        Raises:
-            DataError: A part is missing or damaged; names it.
-        """
-        for part in self.parts:
-            problem = part.problem(self.folder, thorough=thorough)
-            if problem:
-                raise DataError(f"{self.folder} is damaged: {problem}; {_REMEDY}")
-
     def _merged(self) -> Iterator[tuple[int, Any]]:
         """Yield ids and rows of all parts in the order of the ids."""
         # A part is opened when its lowest id is the next one.
@@ -190,7 +176,9 @@ def load_predictions(folder: str | os.PathLike[str], *, verify: bool = True) -> 
             f"folder, which {'goes on where it stopped' if begun else 'writes them'}"
         )
     check_format(reader.format)
-    reader.check(thorough=verify)
+    for part in reader.parts:
+        if (problem := part.problem(folder, thorough=verify)) is not None:
+            raise DataError(f"{folder} is damaged: {problem}; {_REMEDY}")
     return reader
 
 
