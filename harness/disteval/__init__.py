@@ -27,7 +27,7 @@ from disteval.errors import (
     WeightsError,
     WorldError,
 )
-from disteval.registry import list_all_backends
+from disteval.registry import list_all_backends, register_backend
 
 if TYPE_CHECKING:
     from disteval.by_sample import seeds
@@ -73,6 +73,7 @@ __all__ = [
     "list_all_backends",
     "load_predictions",
     "predict_all",
+    "register_backend",
     "seeds",
     "set_default_dist_backend",
 ]

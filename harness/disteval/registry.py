@@ -1,8 +1,8 @@
 """Backends by name: the ones that come with this library, and third parties'.
 
-Names come from the entry-point group ``disteval.backends``. An entry point is imported when its
-backend is asked for, not before, so that a broken one, or one whose library is missing, does not
-affect the others.
+Names come from the entry-point group ``disteval.backends`` and from `register_backend`. An entry
+point is imported when its backend is asked for, not before, so that a broken one, or one whose
+library is missing, does not affect the others.
 """
 
 from __future__ import annotations
@@ -37,11 +37,31 @@ _ORDER = ("non_dist", "mpi4py", "tf_horovod", "torch_cpu", "torch_cuda")
 _EXTRAS = {name: name for name in ("torch", "horovod", "tensorflow", "jax", "paddle", "mlx", "ray")}
 _EXTRAS["mpi4py"] = "mpi"
 
+_registered: dict[str, type[BaseDistBackend]] = {}
+
 
 def list_all_backends() -> list[str]:
     """Return every registered name, installed or not, the most used ones first."""
-    known = _entries()
-    return list(dict.fromkeys([*(name for name in _ORDER if name in known), *known]))
+    known = [*_entries(), *_registered]
+    return list(dict.fromkeys([name for name in _ORDER if name in known] + known))
+
+
+def register_backend(name: str, backend: type[BaseDistBackend]) -> None:
+    """Register a backend class under ``name``, in this process.
+
+    Args:
+        name: The name for `disteval.get_dist_backend`.
+        backend: A subclass of `BaseDistBackend` that can be created without arguments.
+
+    Raises:
+        UsageError: The name belongs to another class, or ``backend`` is not such a class.
+    """
+    _check_class(backend, f"register_backend({name!r}, …)")
+    if not name or not isinstance(name, str):
+        raise UsageError(f"a backend's name must be a non-empty string, not {name!r}")
+    if _registered.get(name, backend) is not backend or name in _entries():
+        raise UsageError(f"the backend name {name!r} is taken; choose another")
+    _registered[name] = backend
 
 
 def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend]:
@@ -62,6 +82,8 @@ def get_backend_class(name: str | type[BaseDistBackend]) -> type[BaseDistBackend
         raise UsageError(
             f"expected a backend's name, or a subclass of disteval.BaseDistBackend, not {name!r}"
         )
+    if name in _registered:
+        return _registered[name]
     entry = _entries().get(name)
     if entry is None and ":" in name:
         if not is_reference(name):

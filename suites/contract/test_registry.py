@@ -12,6 +12,7 @@ from disteval.errors import HarnessError
 from disteval.registry import get_backend_class, load_backend_class
 from disteval_backends.non_dist import NonDist
 
+from suites.helpers.faults import add_class
 from suites.helpers.processes import run_plainly
 
 
@@ -88,8 +89,10 @@ def test_the_default_is_non_dist_until_it_is_set() -> None:
         "assert type(disteval.get_dist_backend()).__name__ == 'NonDist'\n"
         "from disteval_backends.non_dist import NonDist\n"
         "class Mine(NonDist): pass\n"
-        "disteval.set_default_dist_backend(Mine())\n"
+        "disteval.register_backend('mine', Mine)\n"
+        "disteval.set_default_dist_backend('mine')\n"
         "assert type(disteval.get_dist_backend()) is Mine\n"
+        "assert disteval.list_all_backends()[-1] == 'mine'\n"
     )
     assert done.returncode == 0, done.stderr
 
@@ -145,10 +148,24 @@ def test_a_third_party_cannot_take_the_name_of_a_backend_of_ours(tmp_path: Path)
     assert f"{NonDist.__module__}.NonDist" in done.stdout, done.stderr
 
 
-def test_a_library_that_is_broken_is_reported_where_it_is_loaded() -> None:
+def test_register_backend_refuses_what_can_be_no_backend() -> None:
+    with pytest.raises(UsageError, match="'non_dist'"):
+        disteval.register_backend("non_dist", NonDist)
+    with pytest.raises(UsageError, match="BaseDistBackend"):
+        disteval.register_backend("number", int)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="''"):
+        disteval.register_backend("", NonDist)
+
+
+def test_a_library_that_is_broken_is_reported_where_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Theirs(NonDist):
         preload = ("math", "no_such_library.core")
 
     assert get_backend_class(Theirs) is Theirs
     with pytest.raises(BackendUnavailableError, match=r"'Theirs' .*no_such"):
         load_backend_class(Theirs)
+    add_class(monkeypatch, "theirs", Theirs)
+    with pytest.raises(BackendUnavailableError, match=r"'theirs' .*no_such"):
+        disteval.get_dist_backend("theirs")

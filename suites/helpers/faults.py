@@ -37,6 +37,11 @@ def forget_default(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(default_backend, "_default", None)
 
 
+def add_class(patched: pytest.MonkeyPatch, name: str, backend: type[BaseDistBackend]) -> None:
+    """Register a backend that ends with the test."""
+    patched.setitem(registry._registered, name, backend)
+
+
 def use_small_rounds(backend: BaseDistBackend, most: int) -> None:
     """Have a backend over MPI send so many bytes in one round."""
     sys.modules[type(backend).__module__]._ROUND_BYTES = most  # type: ignore[attr-defined]
