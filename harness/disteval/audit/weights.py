@@ -50,12 +50,7 @@ class Measured(NamedTuple):
 
 
 def measure(
-    call: Calls,
-    settings: Settings,
-    planted: Planted,
-    names: Sequence[str],
-    *,
-    hurry: bool = False,
+    call: Calls, settings: Settings, planted: Planted, names: Sequence[str], *, hurry: bool = False
 ) -> dict[str, Measured]:
     """Measure the weight of each sample in results, with one call for each sample and one more.
 

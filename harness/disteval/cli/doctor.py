@@ -29,13 +29,7 @@ from disteval.cli.options import timeout_option
 from disteval.cli.terminal import is_verbose
 from disteval.contract import BaseDistBackend
 from disteval.errors import BackendUnavailableError, HarnessError, LibraryMissingError, WorldError
-from disteval.extras import (
-    DISTRIBUTION,
-    INSTALL_NOTE,
-    how_to_install,
-    installed_version,
-    shortened,
-)
+from disteval.extras import DISTRIBUTION, INSTALL_NOTE, how_to_install, installed_version, shortened
 from disteval.host import available_cores
 from disteval.judging.report import header
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends

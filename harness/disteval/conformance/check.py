@@ -20,13 +20,7 @@ from queue import SimpleQueue
 from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, failure_of, likely_cause, out_of_order, raises
 from disteval.conformance.results import DEFAULT_TIMEOUT, CheckReport, RuleResult
-from disteval.conformance.rule import (
-    RULES,
-    BrokenRuleError,
-    LostWorld,
-    NotApplicableError,
-    Rule,
-)
+from disteval.conformance.rule import RULES, BrokenRuleError, LostWorld, NotApplicableError, Rule
 from disteval.conformance.rules import (  # noqa: F401 - they register themselves
     broadcast,
     callers,
@@ -342,10 +336,7 @@ def check_rule(rule: Rule, bench: Bench) -> RuleResult:
 
 
 def _settled(
-    rule: Rule,
-    bench: Bench,
-    first: Try[RuleResult],
-    again: Callable[[], Try[RuleResult]] | None,
+    rule: Rule, bench: Bench, first: Try[RuleResult], again: Callable[[], Try[RuleResult]] | None
 ) -> RuleResult:
     result, why = settle(first, again)
     no = _declared_no(rule, bench)

@@ -30,11 +30,7 @@ from disteval.estimator.checkpoint import (
     state_of,
     weights_of,
 )
-from disteval.estimator.distributed import (
-    fingerprints,
-    inner,
-    warn_if_not_averaged,
-)
+from disteval.estimator.distributed import fingerprints, inner, warn_if_not_averaged
 from disteval.estimator.hooks.build import Config, build
 from disteval.estimator.hooks.checkpoint import CheckpointHook
 from disteval.estimator.hooks.hook import Hook, priority_of

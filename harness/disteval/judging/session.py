@@ -20,14 +20,7 @@ from disteval.launched import LaunchedJob
 from disteval.registry import get_backend_class
 from disteval.traces import TraceFolder
 from disteval.traces.folder import as_folder
-from disteval.world import (
-    World,
-    detect_outer_world,
-    follow,
-    release,
-    share_cores,
-    why_not_in,
-)
+from disteval.world import World, detect_outer_world, follow, release, share_cores, why_not_in
 
 W = TypeVar("W", bound=World)
 

@@ -10,13 +10,7 @@ import numpy as np
 from disteval.conformance.bench import Bench
 from disteval.conformance.collectives import Collective, Payload, payloads, sequence, trial_of
 from disteval.conformance.objects import KINDS, SIZES, large, large_of_each
-from disteval.conformance.rule import (
-    LostWorld,
-    NotApplicableError,
-    Trial,
-    failing_while,
-    rule,
-)
+from disteval.conformance.rule import LostWorld, NotApplicableError, Trial, failing_while, rule
 from disteval.conformance.rules.identity import check_identity
 from disteval.errors import LibraryMissingError, WorldError
 

@@ -26,7 +26,7 @@ def check_identity(bench: Bench) -> None:
         if (own, size) != (rank, world) or (world > 1 and not joined):
             raise BrokenRuleError(
                 f"rank {rank} of {world} says: rank {own}, world size {size}, "
-                f"{'in a group' if joined else 'in no group'}",
+                f"{'in a group' if joined else 'in no group'}"
             )
 
 
@@ -57,7 +57,7 @@ def check_identity_before(bench: Bench) -> None:
         if before not in ((False, 0, 1), after[rank]):
             raise BrokenRuleError(
                 f"before init_process rank {rank} says (in a group, rank, world size): {before}; "
-                f"afterwards: {after[rank]}",
+                f"afterwards: {after[rank]}"
             )
 
 

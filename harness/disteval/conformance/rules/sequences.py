@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.conformance.bench import Bench
-from disteval.conformance.collectives import (
-    Collective,
-    payload,
-    raises,
-    sequence,
-    trial_of,
-)
+from disteval.conformance.collectives import Collective, payload, raises, sequence, trial_of
 from disteval.conformance.fingerprint import describe
 from disteval.conformance.rule import BrokenRuleError, NotApplicableError, Trial, rule
 from disteval.conformance.rules.errors import CannotBeUnpickled
