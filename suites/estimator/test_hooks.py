@@ -79,7 +79,6 @@ def cosine(part: float) -> float:
          by_epoch(*(0.5 + 0.5 * cosine(e / 4) for e in range(4)))),
         ({"policy": "cosine", "by_epoch": False},
          pytest.approx([cosine(i / 12) for i in range(12)])),
-        ({"policy": "poly", "power": 2}, by_epoch(1, 0.75**2, 0.5**2, 0.25**2)),
         ({"policy": "fixed", "warmup": "linear", "warmup_iters": 4, "warmup_ratio": 0.2},
          pytest.approx([0.2, 0.4, 0.6, 0.8] + [1] * 8)),
     ],

@@ -340,8 +340,8 @@ class BaseRunner:
         Checkpoints come after custom hooks, so that they hold the state of these, and loggers last.
 
         Args:
-            lr_config: ``dict(policy='step', step=[2])``; policies are ``fixed``, ``step``,
-                ``cosine`` and ``poly``. ``VERY_HIGH``.
+            lr_config: ``dict(policy='step', step=[2])``; policies are ``fixed``, ``step`` and
+                ``cosine``. ``VERY_HIGH``.
             optimizer_config: ``dict(grad_clip=dict(max_norm=1.0))``, or ``{}``; without it there is
                 no backward pass, unless the model's step runs one. ``ABOVE_NORMAL``.
             checkpoint_config: ``dict(interval=1, max_keep_ckpts=3)``. ``BELOW_NORMAL``.

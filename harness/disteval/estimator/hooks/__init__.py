@@ -3,7 +3,7 @@
 from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook
 from disteval.estimator.hooks.hook import PRIORITIES, Hook
 from disteval.estimator.hooks.logger import TextLoggerHook
-from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
+from disteval.estimator.hooks.lr import CosineLrHook, LrHook, StepLrHook
 from disteval.estimator.hooks.optimizer import OptimizerHook
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Hook",
     "LrHook",
     "OptimizerHook",
-    "PolyLrHook",
     "StepLrHook",
     "TextLoggerHook",
 ]

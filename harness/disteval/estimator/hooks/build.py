@@ -11,7 +11,7 @@ from disteval.errors import UsageError
 from disteval.estimator.hooks.checkpoint import BestWeightsHook, CheckpointHook
 from disteval.estimator.hooks.hook import Hook
 from disteval.estimator.hooks.logger import TextLoggerHook
-from disteval.estimator.hooks.lr import CosineLrHook, LrHook, PolyLrHook, StepLrHook
+from disteval.estimator.hooks.lr import CosineLrHook, LrHook, StepLrHook
 from disteval.estimator.hooks.optimizer import OptimizerHook
 
 _TYPES: dict[str, type[Hook]] = {
@@ -22,7 +22,6 @@ POLICIES: dict[str, type[Hook]] = {
     "step": StepLrHook,
     "cosine": CosineLrHook,
     "CosineAnnealing": CosineLrHook,
-    "poly": PolyLrHook,
 }
 
 Config = Mapping[str, Any] | Hook | None

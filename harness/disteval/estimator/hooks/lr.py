@@ -126,21 +126,3 @@ class CosineLrHook(LrHook):
         """Return the rate on the cosine."""
         done, end = self.progress(runner)
         return self.min_lr + (base_lr - self.min_lr) * (1 + math.cos(math.pi * done / end)) / 2
-
-
-@dataclass(eq=False)
-class PolyLrHook(LrHook):
-    """Lowers the rate as a power of the part that is left; see `LrHook` for the other arguments.
-
-    Args:
-        power: The power; 1 is a straight line.
-        min_lr: The last rate.
-    """
-
-    power: float = 1.0
-    min_lr: float = 0.0
-
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
-        """Return the rate on the curve."""
-        done, end = self.progress(runner)
-        return float((base_lr - self.min_lr) * (1 - done / end) ** self.power + self.min_lr)
