@@ -167,9 +167,9 @@ class Bench:
         found = self.run(on_rank, [list(task) for task in tasks], trials, delay)
         wrong = [self._differences(trial, index, found) for index, trial in enumerate(trials)]
         for trial, differences in zip(trials, wrong, strict=True):
-            lines = [difference.text for difference in differences]
-            if lines:
-                raise BrokenRuleError("\n".join(lines), str(trial), differences)
+            if differences:
+                told = "\n".join(difference.text for difference in differences)
+                raise BrokenRuleError(told, str(trial), differences)
 
     def _differences(
         self, trial: Trial, index: int, found: Sequence[dict[int, Wrong]]

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from disteval.judging.report import Finding, Verdict
 
-_MOST_DIGITS = 9
 _Found = dict[str, dict[str, set[int]]]
 """For each outcome, the world sizes at which a rule had it, by the rule's number."""
 
@@ -136,7 +135,7 @@ def name_rules(numbers: Iterable[str]) -> str:
 
 def _section_and_offset(place: int, number: str) -> tuple[str, int | str]:
     section, _, last = number.rpartition(".")
-    value = _value(last)
+    [(value, _)] = order(last)
     return section, value - place if last == str(value) else number
 
 
@@ -148,12 +147,11 @@ def name_sizes(sizes: Iterable[int]) -> str:
 
 def order(number: str) -> list[tuple[int, str]]:
     """Return a sort key that puts rule 10.1 after rule 9.1, and accepts any other text."""
-    return [(_value(part), part) for part in number.split(".")]
-
-
-def _value(text: str) -> int:
     # Python refuses to convert thousands of digits.
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+    return [
+        (int(part) if part.isdecimal() and len(part) < 10 else 0, part)
+        for part in number.split(".")
+    ]
 
 
 def place_of(result: Mapping[str, Any]) -> str:
