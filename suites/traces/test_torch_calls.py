@@ -33,8 +33,7 @@ def calls(*entries: dict[str, Any]) -> list[TorchCall]:
 def facts(text: str) -> list[tuple[str, ...]]:
     """Return what a report says of the calls of some ranks each.
 
-    Each entry has the ranks, what they do, the call, the elements that it moves, and the functions
-    for objects of which it may be a part.
+    Each entry has the ranks, what they do, the call, and the elements that it moves.
     """
     found = []
     for part in re.split(r", (?=ranks? \d)", text.strip()):
@@ -44,8 +43,7 @@ def facts(text: str) -> list[tuple[str, ...]]:
         calls = re.findall(r"\w+ #\d+(?: of group \d+)?", part)
         sizes = re.findall(r"\((\d+ \w+)", part)
         numbers = " ".join(re.findall(r"\d+", ranks[1]))
-        objects = re.findall(r"\w+_object\w*", part)
-        found.append((numbers, does, *calls, *sizes, *objects))
+        found.append((numbers, does, *calls, *sizes))
     return found
 
 
@@ -91,47 +89,7 @@ def test_the_first_call_that_differs_is_named(
     assert seen.parting == parting
 
 
-SIZES = {"input_sizes": [[1]], "input_dtypes": ["Long"]}
-BYTES = {"input_sizes": [[16]], "input_dtypes": ["Byte"]}
 OTHER = {"process_group": ["1", "undefined"], "pg_id": 1}
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "of_objects"),
-    [
-        (
-            [entry(1, "all_gather", **SIZES, returned=False)],
-            [entry(1, "all_reduce", **SIZES, returned=False)],
-            ["all_gather_object", "gather_object"],
-        ),
-        (
-            [entry(1, "all_gather", **SIZES), entry(2, "gather", **BYTES, returned=False)],
-            [entry(1, "all_reduce", **SIZES), entry(2, "all_reduce", returned=False)],
-            ["gather_object"],
-        ),
-        (
-            [entry(1, "broadcast", **SIZES), entry(2, "broadcast", **BYTES, returned=False)],
-            [entry(1, "broadcast", **SIZES), entry(2, "all_reduce", **BYTES, returned=False)],
-            ["broadcast_object_list"],
-        ),
-        (
-            [SUM, entry(2, "broadcast", **SIZES), entry(3, "broadcast", returned=False)],
-            [SUM, entry(2, "all_reduce", **SIZES, returned=False)],
-            [],
-        ),
-        (
-            [entry(1, "all_gather", **SIZES, returned=False)],
-            [entry(1, "all_gather", **SIZES | {"input_sizes": [[0]]})],
-            [],
-        ),
-    ],
-    ids=["begins", "sizes", "bytes", "another", "of tensors"],
-)
-def test_calls_that_look_like_parts_of_one_of_objects_say_so(
-    first: list[Any], second: list[Any], of_objects: list[str]
-) -> None:
-    mine, other = parted({0: calls(*first), 1: calls(*second)})
-    assert ([*mine[4:]], len(other)) == (of_objects, 4)
 
 
 def test_ranks_that_parted_in_another_group_are_named_and_not_those_that_wait_for_them() -> None:

@@ -33,14 +33,6 @@ _DTYPES = {
 }
 # The sizes of one side of these may differ from rank to rank.
 _BY_OUTPUT = ("scatter",)
-_OBJECTS = {
-    ("all_gather", "all_gather"): "all_gather_object",
-    ("all_gather", "gather"): "gather_object",
-    ("broadcast", "broadcast"): "broadcast_object_list",
-    ("broadcast", "scatter"): "scatter_object_list",
-}
-"""The collectives of objects, by the calls that they make: of int64 for sizes, uint8 for bytes."""
-
 _OF_ANY_SIZE = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
 
 
@@ -221,7 +213,6 @@ def _describe(
 ) -> str:
     """Describe one call: the ranks that did the same together, the smallest group first."""
     number = next(call.number for call in found.values() if call is not None)
-    together = len({call and call.name for call in found.values()}) == 1
     alike: dict[str, list[int]] = {}
     for rank, call in found.items():
         alike.setdefault("" if call is None else str(call), []).append(rank)
@@ -230,29 +221,10 @@ def _describe(
         if text:
             inside = all(call.inside for call in map(found.get, ranks) if call is not None)
             be = "is" if len(ranks) == 1 else "are"
-            notes = [_object_note(number, of_rank[rank], together) for rank in ranks]
-            note = next(filter(None, notes), "")
-            what = f"{text[:-1]}, {note})" if note else text
-            sentences.append(f"{_ranks(ranks)} {f'{be} in' if inside else 'called'} {what}")
+            sentences.append(f"{_ranks(ranks)} {f'{be} in' if inside else 'called'} {text}")
         else:
             sentences += [f"rank {r} {_so_far(number, of_rank[r], calls[r])}" for r in ranks]
     return ", ".join(sentences)
-
-
-def _object_note(number: int, own: Numbered, together: bool) -> str:
-    """Return which collective of objects a call looks like a part of; an empty text if of none.
-
-    Ranks that called one collective ``together``, with other sizes, give tensors to it.
-    """
-    call, before, after = own[number], own.get(number - 1), own.get(number + 1)
-    if before and (before.dtype, call.dtype) == ("int64", "uint8"):
-        whole = _OBJECTS.get((before.name, call.name))
-        return f"like the bytes of {whole}" if whole else ""
-    if after and (call.dtype, after.dtype) == ("int64", "uint8"):
-        whole = _OBJECTS.get((call.name, after.name))
-        return f"like the sizes of {whole}" if whole else ""
-    begins = not after and not together and call.what == ("all_gather", 1, "int64")
-    return "as all_gather_object and gather_object begin" if begins else ""
 
 
 def _so_far(number: int, own: Numbered, calls: Sequence[TorchCall]) -> str:
