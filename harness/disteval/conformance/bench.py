@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from disteval.conformance.fingerprint import digest
 from disteval.conformance.rule import BrokenRuleError, LostWorld, Trial
 from disteval.conformance.world import JudgedWorld
-from disteval.conformance.wrong import Difference, Wrong, compare
+from disteval.conformance.wrong import Difference, compare
 from disteval.contract import BaseDistBackend
 from disteval.errors import WorldError
 from disteval.judging.session import Session
@@ -165,25 +165,18 @@ class Bench:
         on_rank = update_wrapper(partial(compare, function), function)
         tasks = zip(*map(_tasks, trials), strict=True)
         found = self.run(on_rank, [list(task) for task in tasks], trials, delay)
-        wrong = [self._differences(trial, index, found) for index, trial in enumerate(trials)]
-        for trial, differences in zip(trials, wrong, strict=True):
-            if differences:
+        first: BrokenRuleError | None = None
+        for index, trial in enumerate(trials):
+            wrong = {rank: each[index] for rank, each in enumerate(found) if index in each}
+            if wrong:
+                before = list(self._called)
+                differences = [Difference(rank, trial, before, one) for rank, one in wrong.items()]
+                self.wrong += differences[: max(0, _MOST_WRONG - len(self.wrong))]
                 told = "\n".join(difference.text for difference in differences)
-                raise BrokenRuleError(told, str(trial), differences)
-
-    def _differences(
-        self, trial: Trial, index: int, found: Sequence[dict[int, Wrong]]
-    ) -> list[Difference]:
-        """Return the wrong results of one trial, and remember them and its collectives."""
-        before = list(self._called) if any(index in wrong for wrong in found) else []
-        differences = [
-            Difference(rank, trial, before, wrong[index])
-            for rank, wrong in enumerate(found)
-            if index in wrong
-        ]
-        self.wrong += differences[: max(0, _MOST_WRONG - len(self.wrong))]
-        self._called += trial.collectives
-        return differences
+                first = first or BrokenRuleError(told, str(trial), differences)
+            self._called += trial.collectives
+        if first is not None:
+            raise first
 
 
 def _tasks(trial: Trial) -> list[tuple[Any, list[str]]]:

@@ -53,8 +53,6 @@ _RANKS_PER_CORE = 16  # of light work: a rank that has imported torch has taken 
 _STOP_SECONDS = 10.0
 _PATIENCE = 2.0  # at the second try, for a machine that is too busy for the bounds of the first
 
-Judged = Session[JudgedWorld]
-
 
 def select_rules(patterns: Sequence[str] = ()) -> list[Rule]:
     """Return the rules whose number matches a pattern, such as ``2.*``; without patterns, all.
@@ -110,19 +108,18 @@ def check_backend(
     name = backend if isinstance(backend, str) else cls.__name__
     report = CheckReport(name, cls, seed, examples, timeout, launcher)
     chosen, sizes = select_rules() if rules is None else list(rules), list(world_sizes)
-    session: Callable[[], Judged] = partial(
-        Session,
-        backend,
-        JudgedWorld,
-        launcher=launcher,
-        timeout=timeout,
-        trace=trace,
-        led=led,
-        # They compute nothing, and with as many threads at each size they can be forked off the
-        # same processes.
-        threads=None if "OMP_NUM_THREADS" in os.environ else 1,
-    )
-    check = _Check(session, report, sizes, on_result)
+    # They compute nothing, and with as many threads at each size they can be forked off the same
+    # processes.
+    threads = None if "OMP_NUM_THREADS" in os.environ else 1
+
+    def new_bench(size: int) -> Bench:
+        session = Session(
+            backend, JudgedWorld, launcher=launcher, timeout=timeout, threads=threads, trace=trace,
+            led=led,
+        )  # fmt: skip
+        return Bench(session, size, examples, seed, sizes=sizes)
+
+    check = _Check(new_bench, report, on_result)
     found = None if led else get_launcher(launcher or cls.launcher)
     threading.Thread(target=_draw, args=(chosen, examples, seed), daemon=True).start()
     with joined_ray() if isinstance(found, RayLauncher) else nullcontext():
@@ -193,14 +190,13 @@ def plan(
 class _Check:
     """One check of one backend, whose jobs may run in several threads."""
 
-    new_session: Callable[[], Judged]
+    new_bench: Callable[[int], Bench]
     report: CheckReport
-    sizes: Sequence[int]
     on_result: Callable[[RuleResult], None] | None
     results: dict[tuple[int, str], RuleResult] = field(default_factory=dict)
     doubts: dict[tuple[int, str], tuple[Rule, Try[RuleResult]]] = field(default_factory=dict)
     not_started: list[CheckJob] = field(default_factory=list)
-    sessions: list[Judged] = field(default_factory=list)
+    sessions: list[Session[JudgedWorld]] = field(default_factory=list)
     given_up: str = ""
     stopped: bool = False
 
@@ -262,8 +258,9 @@ class _Check:
         """Check the backend against the rules of one job, at its world size."""
         size, in_a_row = job.size, 0
         declared = self.report.single_rank if size > 1 else ""
-        bench = self._bench(size)
+        bench = self.new_bench(size)
         with bench.session as session:
+            self.sessions.append(session)
             for rule in job.rules:
                 if self.stopped:  # what ends the ranks now is not the backend
                     return
@@ -289,11 +286,6 @@ class _Check:
                 else:
                     self._take(_settled(rule, bench, this, None))
 
-    def _bench(self, size: int) -> Bench:
-        session, report = self.new_session(), self.report
-        self.sessions.append(session)
-        return Bench(session, size, report.examples, report.seed, sizes=self.sizes)
-
     def _take(self, result: RuleResult, replay: bool = True) -> None:
         """Take a result; one that was not tried, or may be settled otherwise, has no replay."""
         if replay and result.outcome in ("failed", "error"):
@@ -311,7 +303,7 @@ class _Check:
         for (size, number), (rule, first) in sorted(self.doubts.items()):
             result = first.result
             if number not in broken:
-                bench = self._bench(size)
+                bench = self.new_bench(size)
                 with bench.session:
                     result = _settled(rule, bench, first, partial(try_rule, rule, bench))
             if result.outcome == "failed":

@@ -196,8 +196,13 @@ class Session(Generic[W]):
         if world is None or not world.is_open:
             world = self._present[size] = self.fresh(size) if self.led is None else self.led
             try:
-                if self.led is not None:
-                    self._join(size)
+                if world is self.led and world.world_size != size:
+                    raise UsageError(
+                        f"world size {size}, but this job has {world.world_size} ranks, no more "
+                        f"and no fewer"
+                    )
+                if world is self.led:
+                    world.join(self.backend)
                 self.prepare(world)
             except BaseException:
                 self.renew(size)
@@ -218,15 +223,6 @@ class Session(Generic[W]):
         if self._stopped:
             self.stop()
         return world
-
-    def _join(self, size: int) -> None:
-        assert self.led is not None
-        if self.led.world_size != size:
-            raise UsageError(
-                f"world size {size}, but this job has {self.led.world_size} ranks, no more and no "
-                f"fewer"
-            )
-        self.led.join(self.backend)
 
     def join_again(self, size: int) -> None:
         """Have the ranks of the present world leave their group, and join another one."""
