@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -68,8 +68,7 @@ class NamedTask:
 
     def _made(self, found: Any, backend: BaseDistBackend) -> Task:
         if isinstance(found, Task):
-            self._refuse_device("a Task")
-            self._refuse_arguments("a Task")
+            self._refuse_what_is_not_in((), "a Task")
             return found
         if not callable(found):
             raise UsageError(
@@ -103,25 +102,19 @@ class NamedTask:
                     f"{self.name} needs the argument {name!r}, which nothing gives; a task's "
                     f"function has no parameters, or some of {', '.join(given)}"
                 )
-        if "device" not in parameters:
-            self._refuse_device("a function without the parameter device")
-        if "arguments" not in parameters:
-            self._refuse_arguments("a function without the parameter arguments")
+        self._refuse_what_is_not_in(parameters, "a function without the parameter {}")
         return {name: value for name, value in given.items() if name in parameters}
 
-    def _refuse_device(self, what: str) -> None:
-        if self.device is not None:
-            raise UsageError(
-                f"--device {self.device}: {self.name} is {what}; leave the option out, or write a "
-                f"function that has this parameter"
-            )
-
-    def _refuse_arguments(self, what: str) -> None:
-        if self.arguments:
-            raise UsageError(
-                f"{' '.join(self.arguments)!r:.100}: {self.name} is {what}; leave the words out, "
-                f"or write a function that has this parameter"
-            )
+    def _refuse_what_is_not_in(self, parameters: Container[str], what: str) -> None:
+        """Refuse a device or words on the command line that nothing takes."""
+        device = self.device and f"--device {self.device}"
+        words = self.arguments and f"{' '.join(self.arguments)!r:.100}"
+        for name, given in (("device", device), ("arguments", words)):
+            if given and name not in parameters:
+                raise UsageError(
+                    f"{given}: {self.name} is {what.format(name)}; leave it out, or write a "
+                    f"function that has the parameter {name}"
+                )
 
 
 def _device_of(predict: Any) -> str:
