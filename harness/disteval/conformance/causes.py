@@ -232,16 +232,16 @@ def _place(frames: Sequence[Frame], cls: type) -> tuple[str, ...]:
 
 def conversion(seen: Seen) -> str:
     """Recognise a pickle protocol, or a format of fewer types, by all parts that have changed."""
-    for cause in (PICKLE, SERIALISER):
-        if explains_pairs(seen, lambda _, pair, cause=cause: _are_all(cause, pair)):  # type: ignore[misc]
-            return cause
-    return ""
 
+    def explains_all(cause: str) -> bool:
+        return explains_pairs(
+            seen,
+            lambda _, pair: (
+                {_of_leaf(*each) for each in leaves(pair.got, pair.expected)} == {cause}
+            ),
+        )
 
-def _are_all(cause: str, pair: Pair) -> bool:
-    """Return whether a cause would explain all differences between two objects."""
-    found = [_of_leaf(*leaf) for leaf in leaves(pair.got, pair.expected)]
-    return bool(found) and all(cause == each for each in found)
+    return next(filter(explains_all, (PICKLE, SERIALISER)), "")
 
 
 def leaves(got: Any, expected: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
