@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,8 +11,6 @@ from disteval.errors import HarnessError, RankError, describe_error
 from disteval.identity import check_same, digest_of, short
 
 Result = TypeVar("Result")
-
-_log = logging.getLogger("disteval")
 
 
 class Failure(NamedTuple):
@@ -124,8 +121,3 @@ def on_rank_0(
     if failure is not None:
         raise error or failure
     return result  # type: ignore[no-any-return]
-
-
-def log_failure(rank: int, failure: Failure) -> None:
-    """Log a failure at once, because the other ranks hear of it after their last batch."""
-    _log.error("rank %d %s", rank, failure.what, exc_info=failure.error)

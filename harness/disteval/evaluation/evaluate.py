@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from disteval.data.predictions import Predictions, complete
 from disteval.data.same_streams import runs_of_elements
 from disteval.default_backend import joining_backend
 from disteval.errors import SampleError, UsageError, describe_error
-from disteval.evaluation.agreement import Failure, agree, log_failure
+from disteval.evaluation.agreement import Failure, agree
 from disteval.evaluation.result import Evaluation
 from disteval.evaluation.schedules import Fixed, Leases, Schedule
 from disteval.evaluation.task import Predict, Task
@@ -226,21 +226,6 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
     )
 
 
-@dataclass
-class _Done:
-    """What was done since the last commit.
-
-    Attributes:
-        counted: The samples.
-        contents: The digest of the elements of each part of a stream.
-        first: The number of the first sample.
-    """
-
-    counted: Counted = field(default_factory=Counted)
-    contents: dict[int, int | None] = field(default_factory=dict)
-    first: int | None = None
-
-
 class _Loop:
     """What the loop does with each batch.
 
@@ -255,7 +240,8 @@ class _Loop:
     """
 
     def __init__(self, work: Work, schedule: Schedule) -> None:
-        self._work, self._schedule, self._done = work, schedule, _Done()
+        self._work, self._schedule = work, schedule
+        self._forget()
         self._predict, self._add, self._write = work.task.predict, work.updates.add, work.write
         if (recorder := traces.current()) is not None:
             self._predict = recorder.timed(self._predict, "compute", "predict")
@@ -263,6 +249,12 @@ class _Loop:
             self._write = self._write and recorder.timed(self._write, "data", "write")
         self.place, self.ids = "starting", np.zeros(0, np.int64)
         self.is_whole, self._is_first = True, True
+
+    def _forget(self) -> None:
+        """Begin anew to count samples, with the digest of each part of a stream."""
+        self._counted = Counted()
+        self._contents: dict[int, int | None] = {}
+        self._first: int | None = None
 
     def evaluate(self, batch: Batch) -> None:
         """Evaluate a batch, and give its samples that count to metrics and predictions."""
@@ -286,32 +278,33 @@ class _Loop:
             self.place = "predictions"
             if self._write is not None:
                 self._write(ids, outputs, batch.real)
-            done, first = self._done, int(ids[0])
-            done.counted.add(ids, batch.contents)
-            if done.first is None:
-                done.first = first
+            first = int(ids[0])
+            self._counted.add(ids, batch.contents)
+            if self._first is None:
+                self._first = first
             if work.stream is not None:
-                part = first >> SHARD_BITS
-                done.contents[part] = add_contents(done.contents.get(part, 0), batch.contents)
+                part, contents = first >> SHARD_BITS, self._contents
+                contents[part] = add_contents(contents.get(part, 0), batch.contents)
             self.is_whole = True
 
     def commit(self) -> None:
         """Commit what was done since the last commit."""
         work = self._work
         with self._schedule.whole():
-            done, self._done = self._done, _Done()
+            counted, contents, first = self._counted, self._contents, self._first
+            self._forget()
             part = Part(
-                self._schedule.rank, *done.counted.sealed(),
-                take_totals(work.task.metrics, done.first or 0),
+                self._schedule.rank, *counted.sealed(),
+                take_totals(work.task.metrics, first or 0),
                 () if work.writer is None else work.writer.take(),
                 {} if work.stream is None else dict(work.stream.lengths),
-                done.contents, work.canary.repeatable,
+                contents, work.canary.repeatable,
             )  # fmt: skip
             self._schedule.commit(part)
 
     def drop(self) -> None:
-        """Forget what was done since the last commit."""
-        self._done = _Done()
+        """Drop what was done since the last commit."""
+        self._forget()
         for metric in self._work.task.metrics.values():
             metric.reset()
         if self._work.writer is not None:
@@ -362,7 +355,8 @@ def run(
         if not isinstance(error, Exception):
             raise
         failure = _failure(loop.place or work.updates.doing, loop.ids, error)
-        log_failure(schedule.rank, failure)  # the other ranks hear of it after their last batch
+        # At once, for the other ranks hear of it after their last batch.
+        _log.error("rank %d %s", schedule.rank, failure.what, exc_info=failure.error)
         return failure
     return None
 
