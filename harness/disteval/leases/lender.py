@@ -315,13 +315,6 @@ class Lender:
         if self._book is None and self.outcome is None:
             self._before = self._units - units
             self._book = Book(units, timeout=self._timeout)
-        elif self._book is not None and self._book.counts.units != units:
-            self.fail(
-                HarnessError(
-                    f"{self._book.counts.units} batches are left on the first rank, and {units} on "
-                    f"another one; please report this"
-                )
-            )
 
     def _difference_of(self, join: Join, rank: int) -> UsageError | None:
         """Return the error of a rank that has other samples or another model than the first."""
