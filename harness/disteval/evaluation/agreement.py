@@ -77,8 +77,10 @@ def gathered(
     Raises:
         RankError: On every rank, the failure of the first rank that has one.
     """
+    sent = [(value, failure and failure.what)]
     try:
-        sent = backend.all_gather_object((value, failure and failure.what))
+        if backend.world_size > 1:
+            sent = backend.all_gather_object(sent[0])
     except RankError:
         raise
     except Exception as error:
@@ -117,7 +119,9 @@ def on_rank_0(
         except Exception as caught:
             error = RankError(0, f"could not {what}: {describe_error(caught)}{advice}")
             error.__cause__ = caught
-    result, failure = backend.broadcast_object((result, error), src=0)
+    failure = error
+    if backend.world_size > 1:
+        result, failure = backend.broadcast_object((result, error), src=0)
     if failure is not None:
         raise error or failure
     return result  # type: ignore[no-any-return]
