@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from disteval.errors import DataError
-from disteval.records.table import Choice, read
 
 from suites.helpers.command import disteval, invoke
 from suites.helpers.needs import framework, needs
@@ -22,6 +21,7 @@ from suites.records.harnesses import (
 
 pytestmark = needs("polars")
 pl = framework("polars")
+table = framework("disteval.records.table")
 
 RUNS = {
     "lm_eval": run_lm_eval, "inspect_ai": run_inspect, "lighteval": run_lighteval,
@@ -242,9 +242,9 @@ def test_bad_files_are_refused_with_their_line(name: str, tmp_path: Path) -> Non
     content, words = BAD[name]
     path = tmp_path / "bad"
     path.write_bytes(content)
-    choice = Choice() if content.startswith(b"PK") else Choice("id", "score")
+    choice = table.Choice() if content.startswith(b"PK") else table.Choice("id", "score")
     with pytest.raises(DataError, match=words) as caught:
-        read([path], choice)
+        table.read([path], choice)
     assert str(path) in str(caught.value)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from disteval.records.compare import Difference
 from disteval.report.compared import COLUMNS, write_comparisons
 
 from suites.helpers.needs import needs
@@ -33,12 +32,13 @@ def write(path: Path, size: int) -> Path:
         "prompt": f"what is {i}?", "prompt_b": f"what is {i}?", "fate": "scored", "fate_b": "cut",
         "answer": f"{same}, it is {i}", "answer_b": f"{same}, it is {ATTACK}!", "score": 0.0,
     } for i in range(size)]  # fmt: skip
-    whole = Difference(
-        group=None, policy="left out", pairs=size, of=size, first=0.5, second=0.25, low=-0.5,
-        difference=-0.25, high=0.5, error=0.1, test="Wilcoxon", p=0.5, detectable=0.3,
-    )  # fmt: skip
+    whole = {
+        "group": None, "policy": "left out", "pairs": size, "of": size, "first": 0.5,
+        "second": 0.25, "low": -0.5, "difference": -0.25, "high": 0.5, "error": 0.1, "wins": 0,
+        "losses": 0, "ties": 0, "test": "Wilcoxon", "p": 0.5, "holm": None, "detectable": 0.3,
+    }  # fmt: skip
     found = {"first": "a.jsonl", "second": f"b{ATTACK}", "only_first": [ATTACK], "only_second": []}
-    write_comparisons(path, [{**found, "notes": [ATTACK], "outcomes": [vars(whole)]}], [rows])
+    write_comparisons(path, [{**found, "notes": [ATTACK], "outcomes": [whole]}], [rows])
     return path
 
 

@@ -18,8 +18,8 @@ from disteval.cli.options import HTML, JSON, Command, option
 from disteval.cli.tables import print_line, table_console
 from disteval.cli.terminal import write_each
 from disteval.errors import UsageError
+from disteval.extras import needs
 from disteval.judging.report import header
-from disteval.records.table import Choice, read
 from disteval.report.compared import (
     GROUP_COLUMNS,
     facts,
@@ -74,18 +74,14 @@ def compare_command(
       1    with --same: samples differ
       2    they could not be compared
     """  # fmt: skip
-    from disteval.records.compare import compare, parting_of  # not needed by other commands
-
     if len(runs) < 2:
         raise UsageError("there is nothing to compare; give two or more files or folders")
-    names = [str(path) for path in runs]
+    with needs("disteval compare", "records"):
+        from disteval.records.compare import compare, parting_of
+        from disteval.records.table import Choice, read
     chosen = Choice(id_field, score, task, group, cluster)
-    found = compare(
-        [(str(path), read([path], chosen)) for path in runs],
-        by_group=group is not None,
-        by_cluster=cluster is not None,
-        answers=same,
-    )
+    results = [(str(path), read([path], chosen)) for path in runs]
+    found = compare(results, by_group=bool(group), by_cluster=bool(cluster), answers=same)
     parts, samples = [each.to_json() for each in found], []
     for comparison, run, part in zip(found, runs[1:], parts, strict=True):
         part["parted"], is_same = None, same or comparison.same_model
@@ -95,7 +91,7 @@ def compare_command(
         if is_same:
             rows = changed.iter_rows(named=True)
             part["parted"] = {row["id"]: parting_of(row) for row in rows}
-    report = {**header("compare"), "runs": names, "comparisons": parts}
+    report = {**header("compare"), "runs": [*map(str, runs)], "comparisons": parts}
     writers: list[Callable[[], None]] = [partial(write_run, json_path, report)]
     if html_path is not None:
         writers.append(partial(write_comparisons, html_path, parts, samples))

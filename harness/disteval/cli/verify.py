@@ -16,8 +16,7 @@ from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.files import file_digest
 from disteval.judging.report import SIGNS, Verdict, header
-from disteval.records.certificate import as_text, certify, check, read_certificate
-from disteval.records.table import BY_POSITION, Choice, read
+from disteval.records.certificate import as_text, certify, read_certificate
 from disteval.report.badge import draw_badge
 from disteval.report.files import write_file
 
@@ -59,19 +58,11 @@ def _digested(_: object, __: object, given: tuple[str, ...]) -> dict[str, Path]:
     help="Write the digest of weights or code into the certificate.",
 )  # fmt: skip
 def verify_command(
-    results: tuple[Path, ...],
-    data: str | None,
-    data_id: str | None,
-    figure: str | None,
-    task: str | None,
-    score: str | None,
-    id_field: str | None,
-    json_path: Path | None,
-    html_path: Path | None,
-    badge: Path | None,
-    certificate: Path | None,
+    results: tuple[Path, ...], data: str | None, data_id: str | None, figure: str | None,
+    task: str | None, score: str | None, id_field: str | None, json_path: Path | None,
+    html_path: Path | None, badge: Path | None, certificate: Path | None,
     digests: dict[str, Path],
-) -> None:
+) -> None:  # fmt: skip
     r"""Say whether a number is about each sample once, from the records that a harness has written.
 
     RESULTS are the files or folders of lm-eval (samples and results), inspect_ai, lighteval, Every
@@ -92,31 +83,30 @@ def verify_command(
             f"only --data, --json and results with it"
         )
     with needs("disteval verify", "records"):
-        from disteval.records.verify import expected_of, verify
-    if known is not None:
-        by_position = known["harness"] in BY_POSITION
-        expected = None if data is None else expected_of(data, data_id, by_position)
-        verdict, facts = check(results[0], known, expected, results[1:])
-        found: dict[str, Any] = {"target": str(results[0]), "verdict": verdict._asdict(),
-                 "facts": [asdict(each) for each in facts]}  # fmt: skip
-        _show(found, verdict)
-        code = write_reports(header("verify") | found, found["target"], json_path)
-        click.get_current_context().exit(verdict.exit_code or code)
-    records = read(results, Choice(id_field, score, task))
-    by_position = records.harness in BY_POSITION
+        from disteval.records.table import BY_POSITION, Choice, read
+        from disteval.records.verify import check_certificate, expected_of, verify
+    if known is None:
+        records = read(results, Choice(id_field, score, task))
+    by_position = (known["harness"] if known else records.harness) in BY_POSITION
     expected = None if data is None else expected_of(data, data_id or id_field, by_position)
-    verified = verify(records, expected, figure)
-    found, verdict = verified.as_dict(), verified.judged
+    writers = []
+    if known is not None:
+        verdict, facts = check_certificate(results[0], known, expected, results[1:])
+        found: dict[str, Any] = {"target": str(results[0]), "verdict": verdict._asdict(),
+                                 "facts": [asdict(each) for each in facts]}  # fmt: skip
+    else:
+        verified = verify(records, expected, figure)
+        found, verdict = verified.as_dict(), verified.judged
+        title = f"{found['target']} {verdict.covers}"
+        if badge is not None:
+            picture = draw_badge(found["target"], verdict, title)
+            writers.append(partial(write_file, "--badge", badge, picture))
+        if certificate is not None:
+            files = {name: file_digest(path) for name, path in digests.items()}
+            text = as_text(certify(verified, files))
+            writers.append(partial(write_file, "--certificate", certificate, text))
     _show(found, verdict)
     code = write_reports(header("verify") | found, found["target"], json_path, html_path)
-    writers = []
-    if badge is not None:
-        title = f"{found['target']} {verdict.covers}"
-        picture = draw_badge(found["target"], verdict, title)
-        writers.append(partial(write_file, "--badge", badge, picture))
-    if certificate is not None:
-        written = certify(verified, {name: file_digest(path) for name, path in digests.items()})
-        writers.append(partial(write_file, "--certificate", certificate, as_text(written)))
     code = write_each(writers) or code
     click.get_current_context().exit(verdict.exit_code or code)
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from disteval.errors import DataError
 from disteval.files import file_digest
-from disteval.judging.report import Verdict, header
-from disteval.records.table import in_order
-from disteval.text import visible
+from disteval.judging.report import header
 
 if TYPE_CHECKING:
-    from disteval.records.verify import Expected, Fact, Verification
+    from disteval.records.verify import Verification
 
 KIND = "certificate"
 VERSION = 1
@@ -137,62 +135,6 @@ def read_certificate(path: Path) -> dict[str, Any] | None:
             f"file again"
         )
     return found
-
-
-def check(
-    path: Path, found: Mapping[str, Any], expected: Expected | None, results: Sequence[Path]
-) -> tuple[Verdict, list[Fact]]:
-    """Compare a certificate with data and results.
-
-    Args:
-        path: The certificate's file.
-        found: The certificate.
-        expected: The samples that it should be about; None compares none.
-        results: The files that it should be about; nothing compares none.
-
-    Returns:
-        The verdict, and what is said of samples and files.
-    """
-    from disteval.records.verify import Fact
-
-    facts = []
-    if found["verdict"] != "proved":
-        text = f"{path} says that the number {visible(str(found['says']))}"
-        facts.append(Fact("not proved", 1, text, True))
-    if expected is not None and not _are_those(found, expected):
-        text = (
-            f"{path} is about {found['ids']['count']:,} samples, which are not the "
-            f"{expected.size:,} of {expected.source}"
-        )
-        facts.append(Fact("other samples", found["ids"]["count"], text, True))
-    known = {each["sha256"]: each["name"] for each in found["files"]}
-    digests = {file_digest(each): each for each in results}
-    for digest, each in digests.items():
-        if digest not in known:
-            text = f"{each} is no file that {path} is about, or was changed"
-            facts.append(Fact("other file", 1, text, True))
-    for digest, name in known.items() if results else ():
-        if digest not in digests:
-            text = f"{visible(str(name))}, which {path} is about, was not given"
-            facts.append(Fact("file missing", 1, text, True))
-    if facts:
-        short = ", ".join(each.kind for each in facts)
-        return Verdict("not proved", f"does not hold: {short}", short, 1), facts
-    if expected is None and not results:
-        why = "there is nothing to compare it with; give --data, the results or both"
-        return Verdict("not judged", f"could not be judged: {why}", "not judged", 2), facts
-    about = f"each of {found['ids']['count']:,} samples once"
-    return Verdict("proved", f"is about {about}", about, 0), facts
-
-
-def _are_those(found: Mapping[str, Any], expected: Expected) -> bool:
-    """Return whether a certificate is about the expected samples."""
-    if expected.digest and expected.digest == found["digests"].get("data"):
-        return bool(found["samples"] == expected.size)
-    if expected.ids is not None:
-        return bool(found["ids"] == summary_of(in_order(expected.ids.to_frame("id"))["id"]))
-    size, ranges = expected.size, found["ids"]["ranges"]
-    return bool(found["ids"]["count"] == size and ranges in ([[0, size - 1]], [[1, size]], None))
 
 
 def _digest(found: Mapping[str, Any]) -> str:

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
+from scipy import stats
 
 from disteval.errors import UsageError
-from disteval.extras import needs
-from disteval.metrics import Bootstrap, SampleRows, SummableMetric
-from disteval.metrics.arrays import Array, Floats, Numbers
+from disteval.metrics import Bootstrap, Mean, SampleRows
+from disteval.metrics.arrays import Floats, Numbers
 from disteval.records.table import DIGESTED, TEXTS, Choice, Records, in_order, read, some
 
-if TYPE_CHECKING:
-    import polars as pl
-
-MOST_RESAMPLED = 100_000
-"""The most pairs of which a bootstrap is made, which takes 3 s; of more, the interval follows from
+MOST_RESAMPLED = 20_000
+"""The most pairs of which a bootstrap is made, which takes 1 s; of more, the interval follows from
 the standard error."""
 
 CLOSE = 2.0**-7
@@ -40,10 +38,8 @@ POLICIES = ("left out", "as 0")
 OUTCOMES = ("loss", "win", "unscored", "tie")
 """What a pair can be, in the order in which the page shows them."""
 
-_GRID = 2**31  # steps between the smallest and the largest difference
 
-
-@dataclass(frozen=True)
+@dataclass
 class Difference:
     """The scores of the second run against those of the first, over some of the pairs.
 
@@ -116,8 +112,6 @@ class Comparison:
             runs: The two runs, which are read again.
             choice: As they were read.
         """
-        import polars as pl
-
         columns = ("score", "fate", "answer")
         changed = self.frame.filter(
             pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_b")) for name in columns)
@@ -134,22 +128,17 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is found, with the ids of all pairs that have other scores."""
-        (first, second), (only_first, only_second) = self.names, self.only
         ids = self.frame.select("id", "outcome")
         return {
-            "first": first,
-            "second": second,
-            "pairs": len(self.frame),
-            "only_first": only_first,
-            "only_second": only_second,
-            "notes": self.notes,
+            "first": self.names[0], "second": self.names[1], "pairs": len(self.frame),
+            "only_first": self.only[0], "only_second": self.only[1], "notes": self.notes,
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
             **{
                 name: ids.filter(outcome=outcome)["id"].to_list()
                 for name, outcome in (("wins", "win"), ("losses", "loss"), ("unscored", "unscored"))
             },
             "same_model": self.same_model,
-        }
+        }  # fmt: skip
 
 
 def compare(
@@ -172,29 +161,20 @@ def compare(
     Raises:
         UsageError: A run has an id more than once, two runs have no id in common, no pair has two
             scores, or a record has no cluster.
-        LibraryMissingError: Polars or SciPy is not installed.
     """
-    with needs("a comparison", "records"):
-        import polars  # noqa: F401
-        import scipy.stats  # noqa: F401
-    (name, first), *others = runs
-    found = [pair((name, first), other, by_group, by_cluster, answers) for other in others]
-    for is_of_group in (False, True):
-        for policy in POLICIES:
-            places = [
-                (comparison.outcomes, at)
-                for comparison in found
-                for at, each in enumerate(comparison.outcomes)
-                if each.policy == policy and (each.group is not None) == is_of_group and each.pairs
-            ]
-            if len(places) > 1:
-                adjusted = holm([outcomes[at].p or 0.0 for outcomes, at in places])
-                for (outcomes, at), p in zip(places, adjusted, strict=True):
-                    outcomes[at] = replace(outcomes[at], holm=p)
+    first, *others = runs
+    found = [_compared(first, other, by_group, by_cluster, answers) for other in others]
+    families: dict[tuple[str, bool], list[Difference]] = defaultdict(list)
+    for each in (outcome for comparison in found for outcome in comparison.outcomes):
+        if each.p is not None:
+            families[each.policy, each.group is None].append(each)
+    for family in families.values():
+        for each, p in zip(family, holm([each.p or 0.0 for each in family]), strict=True):
+            each.holm = p if len(family) > 1 else None
     return found
 
 
-def pair(
+def _compared(
     first: tuple[str, Records],
     second: tuple[str, Records],
     by_group: bool,
@@ -202,8 +182,6 @@ def pair(
     answers: bool,
 ) -> Comparison:
     """Pair the records of two runs by id and measure them, see `compare`."""
-    import polars as pl
-
     (name, one), (other_name, other) = first, second
     frame, only = _paired(_once(*first), _once(*second))
     if frame.is_empty():
@@ -212,20 +190,14 @@ def pair(
             f"the second has {some(only[1])}; give results of the same data, or the field that "
             f"both have as --id"
         )
-    kind, difference = pl.Enum(OUTCOMES), pl.col("score_b") - pl.col("score")
-    largest = frame.select(pl.max_horizontal(pl.col("score", "score_b").abs().max())).item()
-    ties_up_to = 0.5e-12 * (largest or 0.0)
-    outcome = (
-        pl.when(difference.abs() <= ties_up_to)
-        .then(pl.lit("tie", kind))
-        .when(difference.is_not_null())
-        .then(pl.when(difference > 0).then(pl.lit("win", kind)).otherwise(pl.lit("loss", kind)))
-        .otherwise(pl.lit("unscored", kind))
-    )
+    signs = np.sign(_steps(frame["score"].to_numpy(), frame["score_b"].to_numpy()))
+    words = {-1: "loss", 0: "tie", 1: "win"}
     frame = frame.with_columns(
-        group=pl.coalesce("group", "group_b"),
-        cluster=pl.coalesce("cluster", "cluster_b"),
-        outcome=outcome,
+        pl.coalesce(column, f"{column}_b").alias(column) for column in ("group", "cluster")
+    ).with_columns(
+        outcome=pl.Series(signs, nan_to_null=True)
+        .cast(pl.Int8)
+        .replace_strict(words, default="unscored", return_dtype=pl.Enum(OUTCOMES))
     )
     if by_cluster and (lacking := frame.filter(pl.col("cluster").is_null())["id"]).len():
         raise UsageError(
@@ -239,15 +211,21 @@ def pair(
         parts += [(str(key), groups[key,]) for (key,) in sorted(groups)]
     model = one.settings.get("model")
     return Comparison(
-        names=(name, other_name),
-        frame=frame,
-        only=only,
-        outcomes=[
-            each for key, pairs in parts for each in _outcomes(key, pairs, by_cluster, answers)
-        ],
-        same_model=bool(model) and model == other.settings.get("model"),
-        notes=[*_notes(first, second, frame, only)],
-    )
+        (name, other_name), frame, only,
+        [each for key, pairs in parts for each in _outcomes(key, pairs, by_cluster, answers)],
+        bool(model) and model == other.settings.get("model"),
+        [*_notes(first, second, frame, only)],
+    )  # fmt: skip
+
+
+def _steps(first: Floats, second: Floats) -> Floats:
+    """Return differences in steps of which the largest score has 1e12; NaN where a score is.
+
+    Equal steps, as those from 0.1 to 0.3 and from 0.5 to 0.7, must not get ranks by rounding, and
+    0.1 + 0.2 is not above 0.3: that is a tie.
+    """
+    largest = max(float(np.nanmax(abs(scores), initial=0.0)) for scores in (first, second))
+    return np.asarray(np.rint((second - first) / (largest or 1.0) * 1e12))
 
 
 def _once(name: str, records: Records) -> pl.DataFrame:
@@ -272,8 +250,6 @@ def _paired(
 
     Columns without a value in both are made at the end: each would take 16 bytes a record.
     """
-    import polars as pl
-
     if a.schema["id"] != b.schema["id"]:  # texts have another order than numbers
         a, b = (in_order(each.with_columns(pl.col("id").cast(pl.String))) for each in (a, b))
     columns = ["id", "score", "fate", "weight", *TEXTS]
@@ -298,8 +274,6 @@ def _notes(
     only: tuple[list[int | str], list[int | str]],
 ) -> Iterator[str]:
     """Yield in which ways two runs differ beside their answers."""
-    import polars as pl
-
     (_, one), (other_name, other) = first, second
     for (whose, _), ids in zip((first, second), only, strict=True):
         if ids:
@@ -378,17 +352,13 @@ def measure(first: Floats, second: Floats, clusters: Numbers | None = None) -> D
         second: Those of the second, for the same samples.
         clusters: The number of each pair's cluster, from 0 up without gaps.
     """
-    from scipy import stats
-
     difference = second - first
     n, mean = len(difference), float(difference.mean())
     numbers = np.arange(n) if clusters is None else clusters.astype(np.int64)
     count = int(numbers.max()) + 1
     sums = np.bincount(numbers, weights=difference - mean)
     error = math.sqrt(count / (count - 1) * float(sums @ sums)) / n if count > 1 else None
-    # Equal steps, as those from 0.1 to 0.3 and from 0.5 to 0.7, must not get ranks by rounding.
-    scale = max(float(abs(first).max()), float(abs(second).max())) or 1.0
-    steps = np.rint(difference / scale * 1e12)
+    steps = _steps(first, second)
     wins, losses = int((steps > 0).sum()), int((steps < 0).sum())
     if clusters is None and np.isin([first, second], (0.0, 1.0)).all():
         test = "McNemar, exact"
@@ -399,7 +369,11 @@ def measure(first: Floats, second: Floats, clusters: Numbers | None = None) -> D
         total = total[total != 0]
         p = float(stats.wilcoxon(total).pvalue) if len(total) else 1.0
     if n <= MOST_RESAMPLED:
-        low, high = _bootstrap(difference, numbers)
+        metric = Bootstrap(Mean(dist_backend="non_dist"))
+        rows = SampleRows(np.arange(count), np.bincount(numbers))
+        metric.add(difference[np.argsort(numbers, kind="stable")], ids=rows)
+        mean_of = metric.compute()["mean"]
+        low, high = mean_of["low"], mean_of["high"]
     else:
         half = NormalDist().inv_cdf(0.975) * (error or 0.0)
         low, high = mean - half, mean + half
@@ -410,32 +384,6 @@ def measure(first: Floats, second: Floats, clusters: Numbers | None = None) -> D
         low=low, high=high, error=error, wins=wins, losses=losses, ties=n - wins - losses,
         test=test, p=p, detectable=factor * error if error else None,
     )  # fmt: skip
-
-
-class _MeanOfWhole(SummableMetric):
-    """The mean of whole numbers from 0 to `_GRID`, whose sums fit int64."""
-
-    def add(self, values: Any, *, ids: Any = None) -> None:
-        self._append(values, ids)
-
-    def sums_of(self, column: Array) -> Array:
-        return np.array([column.sum(dtype=np.int64)])
-
-    def from_sums(self, sums: Array, size: int) -> dict[str, float]:
-        return {"mean": int(sums[0]) / size}
-
-
-def _bootstrap(difference: Floats, clusters: Numbers) -> tuple[float, float]:
-    """Return the interval of the mean difference, on a grid so fine that it rounds nothing seen."""
-    smallest = float(difference.min())
-    step = (float(difference.max()) - smallest) / _GRID or 1.0
-    order = np.argsort(clusters, kind="stable")
-    whole = np.rint((difference[order] - smallest) / step).astype(np.int64)
-    rows = np.bincount(clusters)
-    metric = Bootstrap(_MeanOfWhole(dist_backend="non_dist"))
-    metric.add(whole, ids=SampleRows(np.arange(len(rows)), rows))
-    mean = metric.compute()["mean"]
-    return smallest + step * mean["low"], smallest + step * mean["high"]
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -14,17 +14,8 @@ from typing import Any
 
 from disteval.errors import DataError
 from disteval.files import file_digest
-from disteval.records.table import (
-    Choice,
-    Records,
-    Said,
-    labels,
-    objects,
-    read_object,
-    result,
-    text_of,
-    with_said,
-)
+from disteval.records import table
+from disteval.records.table import Choice, Records
 
 _MEANS = ("accuracy", "pass_rate", "exact_match")
 """The kinds of metrics that are the mean of the scores."""
@@ -35,9 +26,10 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
     samples = [path for path in files if path.suffix != ".json"]
     if not samples:
         raise DataError(f"{files[0]} has no samples; give the file *_samples.jsonl as well")
-    runs = {path: read_object(path) for path in files if path.suffix == ".json"}
+    runs = {path: table.read_object(path) for path in files if path.suffix == ".json"}
     keys = [_key_of(each) for run in runs.values() for each in run.get("evaluation_results", ())]
-    found = result("every_eval_ever", samples, objects, partial(_rows, choice, keys), choice)
+    rows = partial(_rows, choice, keys)
+    found = table.result("every_eval_ever", samples, table.objects, rows, choice)
     said, problems, kinds = [], [], set()
     for path, run in runs.items():
         library = run.get("eval_library") or {}
@@ -45,12 +37,12 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
             if _key_of(each) == (found.task, found.metric):
                 named = f"{library.get('name')} {library.get('version')}"
                 settings = {"model": run["model_info"].get("id"), "library": named}
-                said.append(Said(path, settings, float(each["score_details"]["score"])))
+                said.append(table.Said(path, settings, float(each["score_details"]["score"])))
                 kinds.add(each["metric_config"].get("metric_kind"))
                 problems += _unlike(run.get("detailed_evaluation_results") or {}, samples)
     is_mean = bool(kinds) and kinds <= set(_MEANS)
     found = replace(found, problems=tuple(problems))
-    return with_said(found, said, ("mean",) if is_mean else ())
+    return table.with_said(found, said, ("mean",) if is_mean else ())
 
 
 def _key_of(found: Mapping[str, Any]) -> tuple[str, str]:
@@ -69,11 +61,11 @@ def _rows(
     row = {
         "id": str(record["sample_id"]), "score": float(record["evaluation"]["score"]),
         "fate": "scored" if not error else "refused" if "refus" in error.lower() else "errored",
-        "answer": text_of(said.get("raw") or record.get("messages")),
-        "prompt": record["input"]["raw"], "target": text_of(record["input"]["reference"]),
+        "answer": table.text_of(said.get("raw") or record.get("messages")),
+        "prompt": record["input"]["raw"], "target": table.text_of(record["input"]["reference"]),
         "content": record.get("sample_hash"),
     }  # fmt: skip
-    row |= labels(choice, record.get("metadata"))
+    row |= table.labels(choice, record.get("metadata"))
     key = _key_of(record)
     figures = [each for each in keys if each[0] == key[0]]
     names_none = record.get("evaluation_result_id") is None

@@ -18,19 +18,8 @@ from typing import Any
 import polars as pl
 
 from disteval.extras import needs
-from disteval.records.table import (
-    Choice,
-    Records,
-    Said,
-    choose,
-    cut_off,
-    labels,
-    parsed,
-    read_object,
-    result,
-    text_of,
-    with_said,
-)
+from disteval.records import table
+from disteval.records.table import Choice, Records
 
 MAX_MEMBER = 1 << 30
 """The most bytes of a file in an archive; that of a sample has its whole transcript."""
@@ -43,12 +32,13 @@ _WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no":
 def read(files: Sequence[Path], choice: Choice) -> Records:
     """Read one score of one task, from the logs of one or several runs."""
     logs = {path: _log(path) for path in files}
-    task = choose("task", "--task", [log["eval"]["task"] for log in logs.values()], choice.task)
+    tasks = [log["eval"]["task"] for log in logs.values()]
+    task = table.choose("task", "--task", tasks, choice.task)
     logs = {path: log for path, log in logs.items() if log["eval"]["task"] == task}
     runs = list(logs.values())
     score, metric = _metric(runs, choice.score)
     choice = replace(choice, task=task, score=f"{score}/{metric}")
-    found = result(
+    found = table.result(
         "inspect_ai", [*logs], lambda path: enumerate(_samples(path, logs[path]), 1),
         partial(_rows, choice, score, _epochs(runs[0])), choice,
     )  # fmt: skip
@@ -63,19 +53,19 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
         if log["status"] != "success"
     )
     said = [
-        Said(path, _settings(log), next((float(each["metrics"][metric]["value"])
+        table.Said(path, _settings(log), next((float(each["metrics"][metric]["value"])
              for each in _scores(log) if each["name"] == score and each["metrics"].get(metric)),
              None), stated)
         for path, log in logs.items()
     ]  # fmt: skip
     found = replace(found, ids=ids, problems=problems)
-    return with_said(found, said, ("mean",) if is_mean else ())
+    return table.with_said(found, said, ("mean",) if is_mean else ())
 
 
 def _log(path: Path) -> dict[str, Any]:
     """Return a log without its samples: what has been run, and what came of it."""
     if path.suffix == ".json":
-        return read_object(path)
+        return table.read_object(path)
     with _opened(path) as archive:
         names = archive.namelist()
         if "header.json" in names:
@@ -98,7 +88,7 @@ def _opened(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
-        raise cut_off(path, "", error) from error
+        raise table.cut_off(path, "", error) from error
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
@@ -106,17 +96,15 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
     try:
         info = archive.getinfo(name)
         if info.file_size > MAX_MEMBER:
-            raise ValueError(
-                f"it has {info.file_size:,} bytes, and at most {MAX_MEMBER:,} are read"
-            )
+            raise ValueError(f"of {info.file_size:,} bytes, at most {MAX_MEMBER:,} are read")
         if info.compress_type == _ZSTANDARD:
             data = _decompressed(path, info)
         else:
             with archive.open(info) as file:
                 data = file.read(info.file_size + 1)
-        return parsed(data)
+        return table.parsed(data)
     except (OSError, ValueError, KeyError, RecursionError, zipfile.BadZipFile, zlib.error) as error:
-        raise cut_off(path, name, error) from error
+        raise table.cut_off(path, name, error) from error
 
 
 def _decompressed(path: Path, info: zipfile.ZipInfo) -> bytes:
@@ -149,12 +137,10 @@ def _metric(logs: Sequence[Mapping[str, Any]], chosen: str | None) -> tuple[str,
     """Return the score and its metric, which the caller gives as ``score`` or ``score/metric``."""
     found = [(each["name"], each["metrics"]) for log in logs for each in _scores(log)]
     name, _, metric = (chosen or "").partition("/")
-    score = choose("score", "--score", [name for name, _ in found], name or None)
+    score = table.choose("score", "--score", [name for name, _ in found], name or None)
     metrics = [each for name, them in found if name == score for each in them]
-    usual = [each for each in ("accuracy", "mean") if each in metrics]
-    return score, choose(
-        "metric", f"--score {score}/METRIC", metrics, metric or next(iter(usual), None)
-    )
+    usual = next((each for each in ("accuracy", "mean") if each in metrics), None)
+    return score, table.choose("metric", f"--score {score}/METRIC", metrics, metric or usual)
 
 
 def _epochs(log: Mapping[str, Any]) -> int:
@@ -184,9 +170,10 @@ def _rows(
     choices = output.get("choices") or [{}]
     stop = choices[0].get("stop_reason")
     # A scorer may give an object of several scores, each of which has a name of its own.
-    several = [each["value"] for each in scores.values() if isinstance(each["value"], dict)]
-    value = scores[score]["value"] if score in scores else None
-    value = next((each[score] for each in several if score in each), value)
+    named = {name: each["value"] for name, each in scores.items()}
+    for each in [each for each in named.values() if isinstance(each, dict)]:
+        named |= each
+    value = named.get(score)
     fate = "scored"
     if sample.get("error"):
         fate = "errored"
@@ -194,16 +181,17 @@ def _rows(
         fate = "refused"
     elif sample.get("limit") or stop in ("max_tokens", "model_length"):
         fate = "cut"
-    prompt = text_of(sample["input"]) or ""
+    prompt = table.text_of(sample["input"]) or ""
     row = {
         "id": _id(sample["id"], sample["epoch"], epochs), "score": _number(value), "fate": fate,
         "answer": output.get("completion"), "prompt": prompt,
-        "target": text_of(sample["target"]), "attempts": 1 + len(sample.get("error_retries") or ()),
+        "target": table.text_of(sample["target"]),
+        "attempts": 1 + len(sample.get("error_retries") or ()),
         "cluster": None if epochs == 1 else str(sample["id"]),
         "content": hashlib.sha256(f"{sample['epoch']} {prompt}".encode()).hexdigest(),
     }  # fmt: skip
     key = str(choice.task), str(choice.score)
-    yield key, row | labels(choice, sample.get("metadata"), sample)
+    yield key, row | table.labels(choice, sample.get("metadata"), sample)
 
 
 def _number(value: object) -> float | None:

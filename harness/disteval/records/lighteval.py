@@ -14,25 +14,16 @@ from typing import Any
 import polars as pl
 from polars.exceptions import PolarsError
 
-from disteval.records.table import (
-    Choice,
-    Records,
-    Said,
-    cut_off,
-    labels,
-    of_task,
-    result,
-    text_of,
-    with_said,
-)
+from disteval.records import table
+from disteval.records.table import Choice, Records
 
 
 def read(files: Sequence[Path], choice: Choice) -> Records:
     """Read one metric of one task, whose ids are the numbers of its documents."""
     hint = "give the files details_*.parquet as well"
-    task, details, results = of_task(files, hint, choice.task)
+    task, details, results = table.of_task(files, hint, choice.task)
     choice = replace(choice, task=task)
-    found = result("lighteval", details, _records, partial(_rows, choice), choice)
+    found = table.result("lighteval", details, _records, partial(_rows, choice), choice)
     # A document has a record for each way of asking the model, such as by log-probabilities and by
     # generation, and each record has the scores of the metrics that need this way.
     has_score, is_first = pl.col("score").is_not_null(), pl.int_range(pl.len()).over("id") == 0
@@ -44,18 +35,18 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
         figures, config = run["results"].get(task), run["config_tasks"].get(task, {})
         if figures is not None:
             size = config.get("original_num_docs") or -1
-            said.append(Said(path, _settings(run, config), figures.get(found.metric),
+            said.append(table.Said(path, _settings(run, config), figures.get(found.metric),
                              size if size >= 0 else None))  # fmt: skip
             means |= {each.get("corpus_level_fn") for each in config.get("metrics", ())
                       if each.get("metric_name") == found.metric}  # fmt: skip
-    return with_said(found, said, ("mean",) if means == {"mean"} else ())
+    return table.with_said(found, said, ("mean",) if means == {"mean"} else ())
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         records = pl.read_parquet(path).to_dicts()
     except (PolarsError, OSError) as error:
-        raise cut_off(path, "", error) from error
+        raise table.cut_off(path, "", error) from error
     for line, record in enumerate(records, 1):
         yield line, {**record, "line": line}
 
@@ -68,11 +59,11 @@ def _rows(
     golds = doc["gold_index"] if isinstance(doc["gold_index"], list) else [doc["gold_index"]]
     row = {
         "id": doc["id"] or str(record["line"] - 1),
-        "prompt": text_of(said.get("input") or doc["query"]),
-        "answer": text_of(said.get("text") or said.get("logprobs")),
-        "target": text_of([doc["choices"][gold] for gold in golds]),
+        "prompt": table.text_of(said.get("input") or doc["query"]),
+        "answer": table.text_of(said.get("text") or said.get("logprobs")),
+        "target": table.text_of([doc["choices"][gold] for gold in golds]),
     }  # fmt: skip
-    row |= labels(choice, doc, doc.get("specific"))
+    row |= table.labels(choice, doc, doc.get("specific"))
     for name, score in record["metric"].items():
         yield (str(choice.task), name), row | {"score": score}
 

@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from disteval.errors import UsageError
-from disteval.records.table import (
-    Choice,
-    Records,
-    Said,
-    labels,
-    objects,
-    of_task,
-    result,
-    text_of,
-    with_said,
-)
+from disteval.records import table
+from disteval.records.table import Choice, Records
 
 _AGGREGATES = {
     "mean": "mean", "nanmean": "mean", "perplexity": "perplexity", "bits_per_byte": "bits",
@@ -42,19 +33,20 @@ _SETTINGS = ("chat_template_sha", "system_instruction_sha", "fewshot_as_multitur
 def read(files: Sequence[Path], choice: Choice) -> Records:
     """Read one metric of one task, from the files of one or several jobs."""
     hint = "run lm_eval with --log_samples, and give the files samples_*.jsonl as well"
-    task, samples, results = of_task(files, hint, choice.task)
+    task, samples, results = table.of_task(files, hint, choice.task)
     score = (choice.score or "").removesuffix(",none") or None
     choice = replace(choice, task=task, score=score)
-    found = result("lm_eval", samples, objects, partial(_rows, choice), choice)
+    found = table.result("lm_eval", samples, table.objects, partial(_rows, choice), choice)
     name, _, filtered = found.metric.partition(",")
     key = f"{name},{filtered or 'none'}"
     about = [(path, run) for path, run in results if key in run["results"].get(task, {})]
     said = [
-        Said(path, _settings(run, task), float(run["results"][task][key]),
+        table.Said(path, _settings(run, task), float(run["results"][task][key]),
              run["n-samples"][task]["original"])
         for path, run in about
     ]  # fmt: skip
-    return with_said(found, said, _aggregates(name, [run["configs"][task] for _, run in about]))
+    aggregates = _aggregates(name, [run["configs"][task] for _, run in about])
+    return table.with_said(found, said, aggregates)
 
 
 def _rows(
@@ -65,11 +57,11 @@ def _rows(
     while isinstance(said, list) and len(said) == 1:
         said = said[0]
     row = {
-        "id": str(record["doc_id"]), "answer": text_of(said),
-        "prompt": text_of(record["arguments"]["gen_args_0"]["arg_0"]),
-        "content": record["doc_hash"], "target": text_of(record["target"]),
+        "id": str(record["doc_id"]), "answer": table.text_of(said),
+        "prompt": table.text_of(record["arguments"]["gen_args_0"]["arg_0"]),
+        "content": record["doc_hash"], "target": table.text_of(record["target"]),
     }  # fmt: skip
-    row |= labels(choice, record, record["doc"])
+    row |= table.labels(choice, record, record["doc"])
     suffix = "" if record["filter"] == "none" else f",{record['filter']}"
     for name in record["metrics"]:
         is_wanted = choice.score in (None, name + suffix)

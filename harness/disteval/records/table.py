@@ -11,15 +11,13 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import polars as pl
 
 from disteval.arguments import found_value
 from disteval.errors import DataError, UsageError
-from disteval.extras import needs
 from disteval.files import once_each
-
-if TYPE_CHECKING:
-    import polars as pl
 
 FATES = ("scored", "unscored", "errored", "refused", "cut")
 """What can become of a sample; one that was cut by a limit may have a score all the same."""
@@ -151,10 +149,7 @@ def read(paths: Sequence[Path], choice: Choice) -> Records:
     Raises:
         DataError: A file can't be read, is cut off or has values that make no sense.
         UsageError: There is nothing to read, or more than one task or score to choose from.
-        LibraryMissingError: Polars is not installed.
     """
-    with needs("records of samples", "records"):
-        import polars
     kinds: list[tuple[Path, str]] = []
     left: list[Path] = []
     for path in paths:
@@ -173,7 +168,7 @@ def read(paths: Sequence[Path], choice: Choice) -> Records:
     reader = import_module(f"disteval.records.{first or 'plain'}")
     try:
         return _completed(reader.read(files, choice), choice, left)
-    except (polars.exceptions.PolarsError, UnicodeError, OverflowError) as error:
+    except (pl.exceptions.PolarsError, UnicodeError, OverflowError) as error:
         raise cut_off(files[0], "or a file after it", error) from error
 
 
@@ -279,8 +274,6 @@ def result(
     Raises:
         DataError: There is no record, or one has not the fields that it should have.
     """
-    import polars as pl
-
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for number, path in enumerate(files):
         for line, record in records(path):
@@ -359,8 +352,6 @@ def text_of(value: Any) -> str | None:
 
 def held(frame: pl.LazyFrame, choice: Choice) -> pl.LazyFrame:
     """Return records with digests of texts; or those that the caller has chosen, with the texts."""
-    import polars as pl
-
     if choice.only is not None:
         return frame.filter(pl.col("id").cast(pl.String).is_in(choice.only.implode()))
     there = [pl.col(name).cast(pl.String) for name in frame.collect_schema() if name in DIGESTED]
@@ -369,8 +360,6 @@ def held(frame: pl.LazyFrame, choice: Choice) -> pl.LazyFrame:
 
 def keyed(ids: pl.Series) -> pl.Series:
     """Return ids as numbers, if all are whole ones that are written as usual, and else as texts."""
-    import polars as pl
-
     texts = ids if ids.dtype.is_integer() else ids.cast(pl.String)
     numbers = texts.cast(pl.Int64, strict=False)
     if numbers.null_count() or not (numbers.cast(texts.dtype) == texts).all():
@@ -380,8 +369,6 @@ def keyed(ids: pl.Series) -> pl.Series:
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     """Sort by id: numbers as they count, and shorter texts first, so that q9 is before q10."""
-    import polars as pl
-
     if frame.schema["id"] == pl.String:
         return frame.sort(pl.col("id").str.len_chars(), "id")
     return frame if frame["id"].is_sorted() else frame.sort("id")
@@ -461,8 +448,6 @@ def _completed(records: Records, choice: Choice, left: Sequence[Path]) -> Record
 
     A score that is not finite is none.
     """
-    import polars as pl
-
     frame, score = records.frame, pl.col("score")
     types: dict[str, Any] = {"score": pl.Float64, "fate": pl.Enum(FATES)}
     types |= dict.fromkeys(TEXTS, pl.String)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
@@ -16,8 +16,10 @@ import polars as pl
 from disteval.errors import DataError, UsageError
 from disteval.files import file_digest
 from disteval.judging.report import Verdict
+from disteval.records.certificate import summary_of
 from disteval.records.plain import ids_of
 from disteval.records.table import FATES, HARNESSES, NAMED, Records, in_order, keyed, some
+from disteval.text import visible
 
 _SHARD = re.compile(r"(\d+)-of-(\d+)")
 _ROUNDING = 1e-9  # of sums in another order, relative to a figure that is written in full
@@ -139,18 +141,24 @@ class Verification:
     @property
     def judged(self) -> Verdict:
         """The verdict: ``proved``, ``not proved`` or ``not judged``."""
-        wrong = [fact for fact in self.facts if fact.refutes]
-        if wrong:
-            short = ", ".join(f"{fact.count:,} {fact.kind}" for fact in wrong)
-            return Verdict("not proved", f"is not about each sample once: {short}", short, 1)
-        if self.expected is None:
-            why = "nobody says how many samples there are; give --data FILE or --data N"
-            return Verdict("not judged", f"could not be judged: {why}", "not judged", 2)
+        lacking = ""
         if self.stated is not None and self.same is None:
-            why = f"it is not known here how {self.records.metric!r} is computed from scores"
-            return Verdict("not judged", f"could not be judged: {why}", "not judged", 2)
-        about = f"each of {self.expected.size:,} samples once"
-        return Verdict("proved", f"is about {about}", about, 0)
+            lacking = f"it is not known here how {self.records.metric!r} is computed from scores"
+        if self.expected is None:
+            lacking = "nobody says how many samples there are; give --data FILE or --data N"
+        size = 0 if self.expected is None else self.expected.size
+        return _verdict(self.facts, "is not about each sample once", lacking, size)
+
+
+def _verdict(facts: Iterable[Fact], refuted: str, lacking: str, size: int) -> Verdict:
+    """Return what follows of facts, and of what is lacking to judge, if something is."""
+    short = ", ".join(f"{fact.count:,} {fact.kind}" for fact in facts if fact.refutes)
+    if short:
+        return Verdict("not proved", f"{refuted}: {short}", short, 1)
+    if lacking:
+        return Verdict("not judged", f"could not be judged: {lacking}", "not judged", 2)
+    about = f"each of {size:,} samples once"
+    return Verdict("proved", f"is about {about}", about, 0)
 
 
 def verify(
@@ -223,6 +231,58 @@ def expected_of(data: str, field: str | None, by_position: bool) -> Expected:
     return Expected(str(path), len(ids), ids, file_digest(path))
 
 
+def check_certificate(
+    path: Path, found: Mapping[str, Any], expected: Expected | None, results: Sequence[Path]
+) -> tuple[Verdict, list[Fact]]:
+    """Compare a certificate with data and results.
+
+    Args:
+        path: The certificate's file.
+        found: The certificate.
+        expected: The samples that it should be about; None compares none.
+        results: The files that it should be about; nothing compares none.
+
+    Returns:
+        The verdict, and what is said of samples and files.
+    """
+    facts = []
+    if found["verdict"] != "proved":
+        text = f"{path} says that the number {visible(str(found['says']))}"
+        facts.append(Fact("not proved", 1, text, True))
+    if expected is not None and not _are_those(found, expected):
+        text = (
+            f"{path} is about {found['ids']['count']:,} samples, which are not the "
+            f"{expected.size:,} of {expected.source}"
+        )
+        facts.append(Fact("other samples", found["ids"]["count"], text, True))
+    known = {each["sha256"]: each["name"] for each in found["files"]}
+    digests = {file_digest(each): each for each in results}
+    for digest, each in digests.items():
+        if digest not in known:
+            text = f"{each} is no file that {path} is about, or was changed"
+            facts.append(Fact("other file", 1, text, True))
+    for digest, name in known.items() if results else ():
+        if digest not in digests:
+            text = f"{visible(str(name))}, which {path} is about, was not given"
+            facts.append(Fact("file missing", 1, text, True))
+    lacking = ""
+    if expected is None and not results:
+        lacking = "there is nothing to compare it with; give --data, the results or both"
+    return _verdict(facts, "does not hold", lacking, found["ids"]["count"]), facts
+
+
+def _are_those(found: Mapping[str, Any], expected: Expected) -> bool:
+    """Return whether a certificate is about the expected samples."""
+    if expected.digest and expected.digest == found["digests"].get("data"):
+        return bool(found["samples"] == expected.size)
+    if expected.ids is not None:
+        from disteval.records.table import in_order
+
+        return bool(found["ids"] == summary_of(in_order(expected.ids.to_frame("id"))["id"]))
+    size, ranges = expected.size, found["ids"]["ranges"]
+    return bool(found["ids"]["count"] == size and ranges in ([[0, size - 1]], [[1, size]], None))
+
+
 def _of_harness(records: Records) -> Expected | None:
     """Return the samples that the harness says its task has."""
     source = f"what {HARNESSES.get(records.harness, records.harness)} says of its task"
@@ -245,16 +305,20 @@ def _about_ids(ids: pl.Series, expected: Expected) -> list[Fact]:
         wanted = pl.int_range(first, first + min(size, len(ids) + NAMED + 1), eager=True)
     else:  # ids are texts, of which only the number is known
         more = ids[size:]
-    facts = []
-    if lost := size - (len(ids) - len(more)):
-        named = "which ones can't be said of texts; give --data FILE"
-        if wanted is not None:
-            named = some(_without(wanted, ids))
-        facts.append(Fact("missing", lost, f"{lost:,} missing: {named}", True))
-    if len(more):
-        text = f"{len(more):,} not in the data: {some(more)}"
-        facts.append(Fact("not in the data", len(more), text, True))
-    return facts
+    lost = size - (len(ids) - len(more))
+    named = "which ones can't be said of texts; give --data FILE"
+    if lost and wanted is not None:
+        named = some(_without(wanted, ids))
+    facts = [Fact("missing", lost, f"{lost:,} missing: {named}", True)] if lost else []
+    return facts + _named("not in the data", more)
+
+
+def _named(
+    kind: str, ids: pl.Series, words: str = "", more: str = "", refutes: bool = True
+) -> list[Fact]:
+    """Return the fact that names some ids; nothing if there are none."""
+    text = f"{len(ids):,} {words or kind}: {some(ids)}{more}"
+    return [Fact(kind, len(ids), text, refutes)] if len(ids) else []
 
 
 def _without(ids: pl.Series, others: pl.Series) -> pl.Series:
@@ -271,11 +335,11 @@ def _about_repeated(records: Records) -> list[Fact]:
         .agg(said.n_unique().alias("said"), pl.col("file").unique())
     )
     where = " and ".join(records.files[file] for file in sorted(twice["file"][0])[:2])
-    text = f"{twice.height:,} repeated: {some(twice['id'])}; {twice['id'][0]!r:.60} in {where}"
     others = twice.filter(pl.col("said") > 1)["id"]
-    with_other = f"; {len(others):,} with another answer: {some(others)}"
-    text += with_other if len(others) else ", with the same answers"
-    return [Fact("repeated", twice.height, text, True)]
+    which = f"; {len(others):,} with another answer: {some(others)}"
+    more = f"; {twice['id'][0]!r:.60} in {where}"
+    more += which if len(others) else ", with the same answers"
+    return _named("repeated", twice["id"], more=more)
 
 
 def _about_fates(once: pl.DataFrame, same: Figure | None) -> list[Fact]:
@@ -283,31 +347,23 @@ def _about_fates(once: pl.DataFrame, same: Figure | None) -> list[Fact]:
     words = {"unscored": "without a score", "cut": "cut by a limit"}
     facts = []
     for fate in FATES[1:]:
-        mine = once.filter(fate=fate)
+        mine = in_order(once.filter(fate=fate))
         lost = mine["score"].null_count()
-        if mine.height:
-            text = f"{mine.height:,} {words.get(fate, fate)}: {some(in_order(mine)['id'])}"
-            if fate != "unscored" and lost < mine.height:
-                text += f", {'all' if lost == 0 else f'{mine.height - lost:,}'} with a score"
-            left_out = lost > 0 and not (same is not None and same.is_whole)
-            facts.append(Fact(fate, mine.height, text, left_out))
-    retried = once.filter(pl.col("attempts") > 1)
-    if retried.height:
-        text = f"{retried.height:,} retried: {some(in_order(retried)['id'])}"
-        facts.append(Fact("retried", retried.height, text, False))
-    return facts
+        more = ""
+        if fate != "unscored" and lost < mine.height:
+            more = f", {'all' if lost == 0 else f'{mine.height - lost:,}'} with a score"
+        left_out = lost > 0 and not (same is not None and same.is_whole)
+        facts += _named(fate, mine["id"], words.get(fate, ""), more, left_out)
+    retried = in_order(once.filter(pl.col("attempts") > 1))
+    return facts + _named("retried", retried["id"], refutes=False)
 
 
 def _about_copies(once: pl.DataFrame) -> list[Fact]:
     """Name samples of equal content under several ids."""
     known = once.filter(pl.col("content").is_not_null()).select("id", "content")
     copies = known.filter(known["content"].is_duplicated())
-    if not copies.height:
-        return []
-    contents = copies["content"].n_unique()
-    listed = some(copies.sort("content", maintain_order=True)["id"])
-    text = f"{copies.height:,} ids have the content of another id, {contents:,} contents: {listed}"
-    return [Fact("copies", copies.height, text, False)]
+    words = f"ids have the content of another id, {copies['content'].n_unique():,} contents"
+    return _named("copies", copies.sort("content", maintain_order=True)["id"], words, refutes=False)
 
 
 def _about_files(files: Sequence[Path]) -> list[Fact]:
