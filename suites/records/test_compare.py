@@ -206,6 +206,9 @@ def test_runs_that_must_be_the_same(tmp_path: Path) -> None:
     run = [{"id": i, "score": 1, "answer": f"it is {i}"} for i in range(30)]
     done = invoke("compare", *files(tmp_path, run, run[::-1]), "--same")
     assert (done.exit_code, "all 30 pairs have equal answers" in done.stdout) == (0, True), done
+    alike = [[{"id": i, "score": score, "answer": [1.0, "é"]} for i, score in enumerate(scores)]
+             for scores in ((1, 1), (1, True))]  # fmt: skip
+    assert invoke("compare", *files(tmp_path, *alike), "--same").exit_code == 0
     other = [*run[:29], run[29] | {"answer": "it is 28"}]
     for second, said in ((other, "1 of 30 pairs differ: 1 of content"), (run[1:], "1 ids are in")):
         done = invoke("compare", *files(tmp_path, run, second), "--same")

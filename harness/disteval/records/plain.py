@@ -23,6 +23,10 @@ _USUAL = {
 """The fields of texts that are taken where they have one of these names."""
 
 _NEEDED = ("id", "score")
+_WANTED = {
+    "id": "an id is a whole number or a text",
+    "score": "a score is a number, true, false or nothing",
+}
 
 _TYPES: dict[str, dict[Any, Any]] = {
     "id": {int: pl.Int64, str: pl.String},
@@ -67,14 +71,12 @@ def ids_of(path: Path, field: str | None, by_position: bool) -> pl.Series | int:
         lines = path.read_text(encoding="utf-8").splitlines()
         return keyed(pl.Series("id", [line for line in lines if line], pl.String))
     lazy = _columns_of(path)
-    if field is None:
-        names = lazy.collect_schema().names() if lazy is not None else next(objects(path))[1]
-        field = "id" if "id" in names and not by_position else None
-    if field is None:
-        if lazy is not None:
-            return int(lazy.select(pl.len()).collect().item())
-        return sum(1 for _ in objects(path))
-    return keyed(_read_one(path, Choice(id=field), ("id",))["id"])
+    names = lazy.collect_schema().names() if lazy is not None else next(objects(path))[1]
+    if field is None and ("id" not in names or by_position):
+        if lazy is None:
+            return sum(1 for _ in objects(path))
+        return int(lazy.select(pl.len()).collect().item())
+    return keyed(_read_one(path, Choice(id=field or "id"), ("id",))["id"])
 
 
 def _columns_of(path: Path) -> pl.LazyFrame | None:
@@ -114,12 +116,9 @@ def _fields(
                 f"{did_you_mean(chosen, names)}"
             )
     found = {name: str(chosen) for name, chosen in wanted.items() if chosen is not None}
-    if "score" not in needed:
-        return found
-    for name, usual in _USUAL.items():
+    for name, usual in _USUAL.items() if "score" in needed else ():
         there = [each for each in usual if each in names and each not in found.values()]
-        if there:
-            found[name] = there[0]
+        found.update((name, each) for each in there[:1])
     return found
 
 
@@ -143,13 +142,10 @@ def _from_columns(
         raise cut_off(path, "", str(error).splitlines()[0]) from error
     kind = frame.schema["id"]
     if not (kind.is_integer() or kind in (pl.String, pl.Categorical) or isinstance(kind, pl.Enum)):
-        raise DataError(
-            f"{path}: the field {fields['id']!r} holds {kind}, and an id is a whole number or a "
-            f"text; give another field by --id"
-        )
+        raise _wrong(path, "record 1", "id", fields["id"], kind)
     if frame["id"].null_count():
         row = int(frame["id"].is_null().arg_max() or 0)
-        raise _no_id(path, f"record {row + 1}", fields["id"], None)
+        raise _wrong(path, f"record {row + 1}", "id", fields["id"], None)
     return frame if "score" not in fields else _with_numbers(path, fields["score"], frame)
 
 
@@ -162,10 +158,10 @@ def _with_numbers(path: Path, field: str, frame: pl.DataFrame) -> pl.DataFrame:
         wrong = numbers.is_null() & score.is_not_null()
         if wrong.any():
             row = int(wrong.arg_max() or 0)
-            raise _no_number(path, f"record {row + 1}", field, frame["score"][row])
+            raise _wrong(path, f"record {row + 1}", "score", field, frame["score"][row])
         score = numbers
     elif not (score.dtype.is_numeric() or score.dtype in (pl.Boolean, pl.Null)):
-        raise _no_number(path, "record 1", field, score.dtype)
+        raise _wrong(path, "record 1", "score", field, score.dtype)
     return frame.with_columns(score.cast(pl.Float64))
 
 
@@ -188,9 +184,7 @@ def _from_json(path: Path, choice: Choice, needed: Sequence[str]) -> pl.DataFram
     names = list(dict.fromkeys(name for record in firsts for name in record))
     fields = _fields(path, choice, needed, names)
     frame = _at_once(path, choice, fields, firsts)
-    if frame is None:
-        return _line_by_line(path, choice, fields)
-    return frame
+    return _line_by_line(path, choice, fields) if frame is None else frame
 
 
 def _at_once(
@@ -236,15 +230,17 @@ def _at_once(
 def _odd(schema: Mapping[str, Any], id_field: str) -> list[pl.Expr]:
     """Return what is true of lines that Polars may read in another way than Python.
 
-    Of a field that is there twice Polars takes the first value, and it makes a text of any id.
+    Of a field that is there twice Polars takes the first value, it makes a text of any id, and it
+    writes numbers and lists in another way.
     """
     line = pl.col("line")
     odd = [line.str.contains(r'\\[u/][^"\\]*"\s*:')]  # a field that is written with escapes
     for field, kind in schema.items():
         name = pl.escape_regex(json.dumps(field, ensure_ascii=False)) + r"\s*:"
         odd.append(line.str.count_matches(name) > 1)
-        if field == id_field and kind == pl.String:
-            odd.append(line.str.contains(name + r'\s*[^"\s]'))
+        if kind == pl.String:
+            other = r'[^"\s]' if field == id_field else r"(?:[\[{]|-?\d+[.eE])"
+            odd.append(line.str.contains(name + r"\s*" + other))
     return odd
 
 
@@ -261,7 +257,7 @@ def _line_by_line(path: Path, choice: Choice, fields: Fields) -> pl.DataFrame:
             row = {name: value_of(record, field) for name, field in fields.items()}
             an_id, score = row["id"], row.get("score")
             if type(an_id) not in (int, str):
-                raise _no_id(path, f"line {line}", fields["id"], an_id)
+                raise _wrong(path, f"line {line}", "id", fields["id"], an_id)
             first = first or (line, an_id)
             if type(an_id) is not type(first[1]):
                 raise DataError(
@@ -269,7 +265,7 @@ def _line_by_line(path: Path, choice: Choice, fields: Fields) -> pl.DataFrame:
                     f"and line {line} has {an_id!r:.200}; write all as numbers or all as texts"
                 )
             if type(score) not in (int, float, bool, type(None)):
-                raise _no_number(path, f"line {line}", fields["score"], score)
+                raise _wrong(path, f"line {line}", "score", fields["score"], score)
             texts = {name: text_of(value) for name, value in row.items() if name != "score"}
             rows.append({**row, **texts, "line": line})
         frame = pl.LazyFrame(rows, schema=schema, strict=False)
@@ -280,15 +276,9 @@ def _line_by_line(path: Path, choice: Choice, fields: Fields) -> pl.DataFrame:
     return frame if are_texts else frame.with_columns(id=numbers)
 
 
-def _no_id(path: Path, where: str, field: str, value: object) -> DataError:
+def _wrong(path: Path, where: str, name: str, field: str, value: object) -> DataError:
+    """Return the error of an id or a score of another type."""
     return DataError(
-        f"{path}, {where}: the id {field!r} is {found_value(value)}, and an id is a whole number "
-        f"or a text; give another field by --id"
-    )
-
-
-def _no_number(path: Path, where: str, field: str, value: object) -> DataError:
-    return DataError(
-        f"{path}, {where}: the score {field!r} is {found_value(value)}, and a score is a number, "
-        f"true, false or nothing; give another field by --score"
+        f"{path}, {where}: the {name} {field!r} is {found_value(value)}, and {_WANTED[name]}; give "
+        f"another field by --{name}"
     )

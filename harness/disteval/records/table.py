@@ -401,21 +401,20 @@ def _files(path: Path, are_plain: bool) -> tuple[dict[Path, str], list[Path]]:
     found = {} if are_plain else {file: kind for file in known if (kind := _kind(file))}
     if found:
         for each in known:
-            _check_other(each, each in found)
+            if each not in found:
+                _check_other(each)
     else:
         found = {file: "" for file in known if file.suffix != ".json"}
     return found, [each for each in there if each not in found]
 
 
-def _check_other(path: Path, is_known: bool) -> None:
+def _check_other(path: Path) -> None:
     """Raise DataError if a file beside those of a harness may be one of them that was cut off."""
     size = path.stat().st_size
-    if is_known or (size and path.suffix in (".csv", ".parquet")):
-        return
     try:
         if size and path.suffix == ".jsonl":
             next(objects(path), None)
-        else:
+        elif not size or path.suffix not in (".csv", ".parquet"):
             json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise cut_off(path, "", error) from error
@@ -448,31 +447,24 @@ def _completed(records: Records, choice: Choice, left: Sequence[Path]) -> Record
 
     A score that is not finite is none.
     """
-    frame, score = records.frame, pl.col("score")
+    frame, is_number = records.frame, pl.col("score").is_finite()
     types: dict[str, Any] = {"score": pl.Float64, "fate": pl.Enum(FATES)}
     types |= dict.fromkeys(TEXTS, pl.String)
     if choice.only is None:
         types |= dict.fromkeys(DIGESTED, pl.UInt64)
-    types |= dict.fromkeys(("attempts", "file"), pl.UInt32)
-    types |= {"line": pl.UInt32, "weight": pl.Float64}
-    defaults = {"attempts": 1, "file": 0}
+    types |= dict.fromkeys(("attempts", "file", "line"), pl.UInt32) | {"weight": pl.Float64}
+    usual = {"attempts": pl.lit(1), "file": pl.lit(0)}
     if "content" not in frame.columns and "prompt" in frame.columns:
         frame = frame.with_columns(content="prompt")
-    frame = frame.select(
-        keyed(frame["id"]),
-        *(
-            (pl.col(name) if name in frame.columns else pl.lit(defaults.get(name)))
-            .cast(kind)
-            .alias(name)
-            for name, kind in types.items()
-        ),
-    )
-    odd = frame.select((~score.is_finite()).sum()).item()
-    fate = pl.col("fate").fill_null("scored")
-    scored = pl.when(score.is_finite()).then(pl.lit("scored")).otherwise(pl.lit("unscored"))
+    lacking = [name for name in types if name not in frame.columns]
+    frame = frame.with_columns(**{name: usual.get(name, pl.lit(None)) for name in lacking})
+    frame = frame.select(keyed(frame["id"]), *(pl.col(name).cast(types[name]) for name in types))
+    odd = frame.select((~is_number).sum()).item()
+    scored = pl.when(is_number).then(pl.lit("scored")).otherwise(pl.lit("unscored"))
+    has_other = pl.col("fate") != "scored"
     frame = frame.with_columns(
-        score=pl.when(score.is_finite()).then(score),
-        fate=pl.when(fate == "scored").then(scored.cast(types["fate"])).otherwise(fate),
+        score=pl.when(is_number).then("score"),
+        fate=pl.when(has_other).then("fate").otherwise(scored.cast(types["fate"])),
     )
     notes = records.notes
     if odd:

@@ -132,18 +132,18 @@ class Verification:
 
     @property
     def says(self) -> str:
-        """The sentence about the stated figure; empty if none is stated."""
-        if self.stated is None:
-            return ""
-        found = f"which is {self.same}" if self.same else "which is no figure of these scores"
-        return f"the stated figure is {self.stated}, {found}"
+        """The sentence about the stated figure; empty if it is none of the figures."""
+        return f"the stated figure is {self.stated}, which is {self.same}" if self.same else ""
 
     @property
     def judged(self) -> Verdict:
         """The verdict: ``proved``, ``not proved`` or ``not judged``."""
         lacking = ""
         if self.stated is not None and self.same is None:
-            lacking = f"it is not known here how {self.records.metric!r} is computed from scores"
+            lacking = (
+                f"{self.stated} is stated, and it is not known here how {self.records.metric!r} is "
+                f"computed from scores"
+            )
         if self.expected is None:
             lacking = "nobody says how many samples there are; give --data FILE or --data N"
         size = 0 if self.expected is None else self.expected.size
@@ -195,8 +195,8 @@ def verify(
     facts += _about_fates(once, same) if records.metric else []
     figures = [each for each in figures if each.aggregate == (same or figures[0]).aggregate]
     if stated is not None and same is None and records.aggregates:
-        listed = "; ".join(map(str, figures)) or "of no score"
-        facts.append(Fact("other figure", 1, f"{stated} is stated, and it is {listed}", True))
+        text = f"{stated} is stated, which these scores do not give"
+        facts.append(Fact("other figure", 1, text, True))
     facts += _about_copies(once)
     return Verification(records, ids, expected, counts, tuple(facts), tuple(figures), stated, same)
 

@@ -32,6 +32,11 @@ def of_policies(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return found[:1] if found and found[0]["pairs"] == found[0]["of"] else found
 
 
+def _p(outcome: Mapping[str, Any]) -> float:
+    """Return the probability by which it is judged: after Holm's correction, where there is one."""
+    return float(outcome["p"] if outcome["holm"] is None else outcome["holm"])
+
+
 def groups(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """Return the name of each group, and its texts for `GROUP_COLUMNS`; unscored left out."""
     found = []
@@ -39,10 +44,9 @@ def groups(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         if each["group"] is not None and each["policy"] == "left out":
             texts = [f"{each['pairs']} of {each['of']}"]
             if each["pairs"]:
-                holm = each["p"] if each["holm"] is None else each["holm"]
                 texts += [
                     f"{each['first']:.4g}", f"{each['second']:.4g}", f"{each['difference']:+.3g}",
-                    f"{each['wins']}, {each['losses']}", f"{each['p']:.3g}", f"{holm:.3g}",
+                    f"{each['wins']}, {each['losses']}", f"{each['p']:.3g}", f"{_p(each):.3g}",
                 ]  # fmt: skip
             found.append((each["group"] or "(no group)", texts))
     return found
@@ -77,7 +81,7 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     first, second = comparison["first"], comparison["second"]
     outcomes, said = of_policies(comparison), []
     for each in outcomes:
-        p = each["p"] if each["holm"] is None else each["holm"]
+        p = _p(each)
         better, worse = (second, first) if each["difference"] > 0 else (first, second)
         sentence = f"{better} is better than {worse} (p = {p:.2g})"
         if p >= _LEVEL:
