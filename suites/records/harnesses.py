@@ -83,7 +83,9 @@ def convert(folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def run_lighteval(folder: Path, part: range = range(SIZE)) -> None:
+def run_lighteval(
+    folder: Path, part: range = range(SIZE), splits: Sequence[str] = ("test",)
+) -> None:
     """Evaluate some sums by lighteval, and write its files as its command does."""
     from lighteval.logging.evaluation_tracker import EvaluationTracker
     from lighteval.metrics.metrics import Metrics
@@ -111,10 +113,11 @@ def run_lighteval(folder: Path, part: range = range(SIZE)) -> None:
 
     data = folder / "data"
     data.mkdir(parents=True)
-    write_data(data).rename(data / "test.jsonl")
+    for split in splits:
+        write_data(data).rename(data / f"{split}.jsonl")
     config = LightevalTaskConfig(
         "sums", document, str(data), "default", [Metrics.exact_match], generation_size=8,
-        hf_avail_splits=["test"], evaluation_splits=["test"],
+        hf_avail_splits=splits, evaluation_splits=splits,
     )  # fmt: skip
     tracker = EvaluationTracker(output_dir=str(folder / "out"), save_details=True)
     parameters = PipelineParameters(ParallelismManager.NONE, bootstrap_iters=0)

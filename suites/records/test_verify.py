@@ -164,6 +164,13 @@ def test_samples_that_failed_have_left_the_denominator(tmp_path: Path) -> None:
     assert done.exit_code == 2 and str(log) in done.stderr and "damaged" in done.stderr
 
 
+@needs("lighteval")
+def test_documents_of_two_splits_have_the_same_numbers(tmp_path: Path) -> None:
+    run_lighteval(tmp_path / "run", splits=("test", "train"))
+    done = invoke("verify", str(tmp_path / "run"), "--data=40")
+    assert done.exit_code == 2 and "test, train" in done.stderr
+
+
 def test_no_file_of_a_folder_is_left_out_without_a_word(whole: Path) -> None:
     if whole.name == "every_eval_ever":
         convert(whole)

@@ -214,7 +214,7 @@ def _compared(
         (name, other_name), frame, only,
         [each for key, pairs in parts for each in _outcomes(key, pairs, by_cluster, answers)],
         bool(model) and model == other.settings.get("model"),
-        [*_notes(first, second, frame, only)],
+        [*_notes((first, second), frame, only)],
     )  # fmt: skip
 
 
@@ -268,17 +268,14 @@ def _paired(
 
 
 def _notes(
-    first: tuple[str, Records],
-    second: tuple[str, Records],
-    frame: pl.DataFrame,
-    only: tuple[list[int | str], list[int | str]],
+    runs: Sequence[tuple[str, Records]], frame: pl.DataFrame, only: Sequence[list[int | str]]
 ) -> Iterator[str]:
     """Yield in which ways two runs differ beside their answers."""
-    (_, one), (other_name, other) = first, second
-    for (whose, _), ids in zip((first, second), only, strict=True):
+    (_, one), (other_name, other) = runs
+    for (whose, _), ids in zip(runs, only, strict=True):
         if ids:
             yield f"{len(ids)} ids are in {whose} alone: {some(ids)}"
-    for whose, records in (first, second):
+    for whose, records in runs:
         yield from (f"{whose}: {each}" for each in (*records.problems, *records.notes))
     settings = {"harness": (one.harness, other.harness), "task": (one.task, other.task)}
     settings |= {"score": (one.metric, other.metric)}

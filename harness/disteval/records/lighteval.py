@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 from polars.exceptions import PolarsError
 
+from disteval.errors import UsageError
 from disteval.records import table
 from disteval.records.table import Choice, Records
 
@@ -33,6 +34,11 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
     said, means = [], set()
     for path, run in results:
         figures, config = run["results"].get(task), run["config_tasks"].get(task, {})
+        if len(splits := config.get("evaluation_splits") or ()) > 1:
+            raise UsageError(
+                f"{path}: {task} is of the splits {', '.join(splits)}, and lighteval numbers the "
+                f"documents of each from 0; evaluate one split at a time"
+            )
         if figures is not None:
             size = config.get("original_num_docs") or -1
             said.append(table.Said(path, _settings(run, config), figures.get(found.metric),

@@ -115,7 +115,7 @@ class Verification:
 
     def __str__(self) -> str:
         """The result's name: the harness, the task and the metric."""
-        name = HARNESSES.get(self.records.harness, self.records.harness)
+        name = HARNESSES[self.records.harness]
         return " ".join(filter(None, [name, self.records.task, self.records.metric]))
 
     def as_dict(self) -> dict[str, Any]:
@@ -276,8 +276,6 @@ def _are_those(found: Mapping[str, Any], expected: Expected) -> bool:
     if expected.digest and expected.digest == found["digests"].get("data"):
         return bool(found["samples"] == expected.size)
     if expected.ids is not None:
-        from disteval.records.table import in_order
-
         return bool(found["ids"] == summary_of(in_order(expected.ids.to_frame("id"))["id"]))
     size, ranges = expected.size, found["ids"]["ranges"]
     return bool(found["ids"]["count"] == size and ranges in ([[0, size - 1]], [[1, size]], None))
@@ -285,10 +283,9 @@ def _are_those(found: Mapping[str, Any], expected: Expected) -> bool:
 
 def _of_harness(records: Records) -> Expected | None:
     """Return the samples that the harness says its task has."""
-    source = f"what {HARNESSES.get(records.harness, records.harness)} says of its task"
+    source = f"what {HARNESSES[records.harness]} says of its task"
     if records.ids is not None:
-        ids = keyed(records.ids)
-        return Expected(source, len(ids), ids)
+        return Expected(source, len(records.ids), keyed(records.ids))
     return None if records.stated is None else Expected(source, records.stated)
 
 
