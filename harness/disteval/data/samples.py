@@ -305,11 +305,6 @@ def _refuse(samples: Any) -> None:
             f"samples is the class {samples.__name__}; give an instance, such as "
             f"{samples.__name__}()"
         )
-    if getattr(samples, "batch_sampler", None) is not None and hasattr(samples, "dataset"):
-        raise UsageError(
-            f"samples is a {type(samples).__name__}, which makes batches; give its dataset, and "
-            f"its collate_fn as collate"
-        )
     if hasattr(samples, "columns") and hasattr(samples, "to_numpy"):
         raise UsageError(
             f"samples is a {type(samples).__name__}, whose index is not a sample's number; give a "

@@ -415,7 +415,8 @@ def source_of(samples: Any, form: Form, world_size: int, *, in_step: bool) -> St
     if getattr(stream, "batch_sampler", None) is not None:
         raise UsageError(
             f"samples is a {type(stream).__name__}, which yields batches, and evaluate makes "
-            f"batches of samples itself; give its dataset, or a DataLoader with batch_size=None"
+            f"batches of samples itself; give its dataset, and its collate_fn as collate, or a "
+            f"DataLoader with batch_size=None"
         )
     if isinstance(stream, ShardedStream) and form.limit is None and not in_step:
         return Shards(stream, form, world_size)
