@@ -80,8 +80,10 @@ def compare_command(
         from disteval.records.compare import compare, parting_of
         from disteval.records.table import Choice, read
     chosen = Choice(id_field, score, task, group, cluster)
-    results = [(str(path), read([path], chosen)) for path in runs]
-    found = compare(results, by_group=bool(group), by_cluster=bool(cluster), answers=same)
+    found = compare(  # whose records are not held longer than this call
+        [(str(path), read([path], chosen)) for path in runs],
+        by_group=bool(group), by_cluster=bool(cluster), answers=same,
+    )  # fmt: skip
     parts, samples = [each.to_json() for each in found], []
     for comparison, run, part in zip(found, runs[1:], parts, strict=True):
         part["parted"], is_same = None, same or comparison.same_model

@@ -190,14 +190,15 @@ def _compared(
             f"the second has {some(only[1])}; give results of the same data, or the field that "
             f"both have as --id"
         )
-    signs = np.sign(_steps(frame["score"].to_numpy(), frame["score_b"].to_numpy()))
-    words = {-1: "loss", 0: "tie", 1: "win"}
+    steps = pl.lit(pl.Series(_steps(frame["score"].to_numpy(), frame["score_b"].to_numpy())))
+    unscored, win, loss, tie = (
+        pl.lit(each, pl.Enum(OUTCOMES)) for each in ("unscored", "win", "loss", "tie")
+    )
+    outcome = pl.when(steps.is_nan()).then(unscored).when(steps > 0).then(win)
     frame = frame.with_columns(
-        pl.coalesce(column, f"{column}_b").alias(column) for column in ("group", "cluster")
-    ).with_columns(
-        outcome=pl.Series(signs, nan_to_null=True)
-        .cast(pl.Int8)
-        .replace_strict(words, default="unscored", return_dtype=pl.Enum(OUTCOMES))
+        pl.coalesce("group", "group_b").alias("group"),
+        pl.coalesce("cluster", "cluster_b").alias("cluster"),
+        outcome.when(steps < 0).then(loss).otherwise(tie).alias("outcome"),
     )
     if by_cluster and (lacking := frame.filter(pl.col("cluster").is_null())["id"]).len():
         raise UsageError(
@@ -224,8 +225,11 @@ def _steps(first: Floats, second: Floats) -> Floats:
     Equal steps, as those from 0.1 to 0.3 and from 0.5 to 0.7, must not get ranks by rounding, and
     0.1 + 0.2 is not above 0.3: that is a tie.
     """
+    steps = np.subtract(second, first)
     largest = max(float(np.nanmax(abs(scores), initial=0.0)) for scores in (first, second))
-    return np.asarray(np.rint((second - first) / (largest or 1.0) * 1e12))
+    steps /= largest or 1.0
+    steps *= 1e12
+    return np.rint(steps, out=steps)
 
 
 def _once(name: str, records: Records) -> pl.DataFrame:
