@@ -35,7 +35,7 @@ _TYPES: dict[str, dict[Any, Any]] = {
 """What Polars reads values of JSON as, without making one type of another."""
 
 _CHUNK = 100_000  # records that are held as Python's objects
-_PIECE = 1 << 25  # bytes of JSON lines that are read at once
+_PIECE = 1 << 23  # bytes of JSON lines that are read at once
 _SNIFFED = 100  # records whose fields are those of the file
 
 Fields = Mapping[str, str]
