@@ -123,7 +123,7 @@ def test_a_report_on_a_full_disk_is_whole_or_as_it_was(shell: Shell, tmp_path: P
 def test_an_evaluation_that_can_not_be_written_is_printed() -> None:
     done = invoke("eval", "suites.helpers.lease_task:task", "--backend=threads", "--json=/dev/full")
     assert done.exit_code == 2
-    assert "240 of 240" in done.stdout
+    assert re.search(r"\b240\b", done.stdout)
     assert "--json /dev/full" in done.stderr
 
 
