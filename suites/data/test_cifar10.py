@@ -52,12 +52,13 @@ def test_the_folder_itself_may_be_given(tmp_path: Path) -> None:
     assert len(load_cifar10(tmp_path / BINARY_FOLDER)) == 3
 
 
-def test_the_training_split_is_all_files_in_order(tmp_path: Path) -> None:
+def test_the_training_split_is_all_files_in_order_and_says_when_some_are_missing(
+    tmp_path: Path,
+) -> None:
     parts = [pictures(2, seed) for seed in range(5)]
     for number, (images, labels) in enumerate(parts[:4], start=1):
         write_binary(tmp_path, f"data_batch_{number}", images, labels)
-    with pytest.raises(DataError, match=r"data_batch_5.bin"):
-        load_cifar10(tmp_path, "train")
+    assert "4 of 5" in load_cifar10(tmp_path, "train").name
     write_binary(tmp_path, "data_batch_5", *parts[4])
     dataset = load_cifar10(tmp_path, "train")
     assert dataset.name == "cifar10/train"
@@ -82,8 +83,17 @@ def test_a_label_over_9_names_the_offset(tmp_path: Path) -> None:
         load_cifar10(tmp_path)
 
 
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    path = write_binary(tmp_path, "test_batch", *pictures(1))
+    with path.open("r+b") as file:
+        file.truncate(RECORD * 1_000_000)  # sparse: takes no room
+    with pytest.raises(DataError, match=r"test_batch.bin"):
+        load_cifar10(tmp_path)
+
+
 def test_folders_that_are_not_there_or_not_right(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=BINARY_FOLDER):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(DataError, match=rf"{BINARY_FOLDER}.*cifar-10-batches-py.*pickles"):
         load_cifar10(tmp_path)
     with pytest.raises(DataError, match="nowhere"):
         load_cifar10(tmp_path / "nowhere")
@@ -102,6 +112,12 @@ def test_what_is_no_path_is_refused(root: Any) -> None:
     for use in (load_cifar10, download_cifar10, load_predictions, Predictions):
         with pytest.raises(UsageError, match=r"root|folder"):
             use(root)
+
+
+@pytest.mark.parametrize("name", ["url", "md5"])
+def test_an_address_is_text(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=name):
+        download_cifar10(tmp_path, **{name: None})
 
 
 @pytest.mark.skipif("CIFAR10_ROOT" not in os.environ, reason="CIFAR10_ROOT names no real CIFAR-10")

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from disteval.arguments import check_choice, check_path
 from disteval.data.base import ArrayDataset
-from disteval.errors import DataError
+from disteval.errors import DataError, UsageError
 
 BINARY_FOLDER = "cifar-10-batches-bin"
+PYTHON_FOLDER = "cifar-10-batches-py"
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 CLASSES = (
@@ -26,6 +27,8 @@ CLASSES = (
 _PIXELS = 3 * 32 * 32
 _RECORD = 1 + _PIXELS
 _TRAIN_FILES = 5
+# An official file has 10,000 records; nothing larger than twice that is read into memory.
+_MAX_BYTES = 20_000 * _RECORD
 
 _Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
@@ -35,7 +38,8 @@ def load_cifar10(
 ) -> ArrayDataset:
     """Read one split into memory.
 
-    The layout of pickles, ``cifar-10-batches-py``, is not read: a pickle can run anything.
+    If some of the five training files are missing, the others are read, and the data set's name
+    says so. The layout of pickles, ``cifar-10-batches-py``, is not read: a pickle can run anything.
 
     Args:
         root: The folder that holds ``cifar-10-batches-bin``, or that folder itself.
@@ -51,8 +55,15 @@ def load_cifar10(
     """
     check_choice("split", split, ("train", "test"))
     folder = _find_folder(check_path("root", root))
-    images, labels = zip(*(_read(folder / name) for name in _file_names(split)), strict=True)
-    return ArrayDataset(f"cifar10/{split}", np.concatenate(images), np.concatenate(labels), CLASSES)
+    names = _file_names(split)
+    present = [folder / name for name in names if (folder / name).is_file()]
+    if not present:
+        raise DataError(f"{folder} has no file {names[0]}; give a complete copy of CIFAR-10")
+    batches = [_read(path) for path in present]
+    images = np.concatenate([images for images, _ in batches])
+    labels = np.concatenate([labels for _, labels in batches])
+    part = "" if len(present) == len(names) else f" ({len(present)} of {len(names)} files)"
+    return ArrayDataset(f"cifar10/{split}{part}", images, labels, CLASSES)
 
 
 def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str = MD5) -> Path:
@@ -72,11 +83,16 @@ def download_cifar10(root: str | os.PathLike[str], *, url: str = URL, md5: str =
         ``root``, for `load_cifar10`.
 
     Raises:
-        UsageError: ``root`` is no path.
+        UsageError: An argument is of another kind.
         DataError: The archive can't be downloaded or has another checksum; or ``root`` holds only a
             part of CIFAR-10.
     """
     root = check_path("root", root)
+    for name, value in (("url", url), ("md5", md5)):
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{name} must be a string, or left out for the official archive, not {value!r}"
+            )
     folder = _find_files(root) or root / BINARY_FOLDER
     names = _file_names("train") + _file_names("test")
     missing = [name for name in names if not (folder / name).is_file()]
@@ -106,9 +122,11 @@ def _find_folder(root: Path) -> Path:
         raise DataError(f"the data folder {root} {what}; give a folder that holds {BINARY_FOLDER}")
     found = _find_files(root)
     if found is None:
+        pickles = root / PYTHON_FOLDER
+        there = f" ({pickles.name} is not read, for it holds pickles)" * pickles.is_dir()
         raise DataError(
-            f"the data folder {root} does not hold {BINARY_FOLDER}; put CIFAR-10 in its binary "
-            f"layout there, or let --download fetch it"
+            f"the data folder {root} does not hold {BINARY_FOLDER}{there}; put CIFAR-10 there, or "
+            f"let --download fetch it"
         )
     return found
 
@@ -123,11 +141,12 @@ def _find_files(root: Path) -> Path | None:
 
 def _read_bytes(path: Path) -> bytes:
     try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise DataError(f"{path} has {size} bytes, more than any file of CIFAR-10")
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"{path} can't be read: {error.strerror}; give a complete copy of CIFAR-10"
-        ) from error
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
     if not data:
         raise DataError(f"{path} is empty")
     return data
