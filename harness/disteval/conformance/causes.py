@@ -23,6 +23,7 @@ from disteval.conformance.fingerprint import BASES, Gathered, describe, digest
 from disteval.conformance.wrong import Difference, Long, same
 from disteval.errors import HarnessError, WorldError
 from disteval.world.channel.messages import Frame
+from disteval.world.postmortem import first_line
 
 OUT_OF_ORDER = (
     "an all-gather returned the right objects in another order than that of the ranks; entry r has "
@@ -124,6 +125,46 @@ def likely_cause(seen: Seen, of_rule: Detector | None = None) -> str:
     return ""
 
 
+def failure_of(seen: Seen, message: str) -> str:
+    """Return in a few words how a rule failed: the same at any world size, for one mistake.
+
+    Args:
+        seen: What was seen of it.
+        message: The failure in words, where nothing else is known of it.
+    """
+    if kinds := _raised(seen):
+        return f"raised {', '.join(sorted(kinds))}"
+    if seen.error is not None:
+        return "ranks ended" if seen.error.lost else "ranks waited"
+    if not seen.shown:  # a check that has compared by itself has words of its own
+        return " ".join(dict.fromkeys(re.findall(r"[^\W\d]+", first_line(message))))
+    with suppress(Exception):  # what a broken backend returned may not even be comparable
+        if all(difference.got is not None for difference in seen.shown):
+            parts = [part for each in seen.shown for part in leaves(each.got, each.expected)]
+            return ", ".join(sorted({_of_parts(*part) for part in parts})) or "other sharing"
+    return "other results"
+
+
+def _of_parts(got: Any, expected: Any) -> str:
+    came, sent = _kind(got), _kind(expected)
+    if came != sent:
+        return f"{came} for {sent}"
+    lengths = {len(each) for each in (got, expected) if isinstance(each, list | tuple | dict)}
+    return f"another {'length' if len(lengths) == 2 else 'value'} of {sent}"
+
+
+def _kind(obj: Any) -> str:
+    return (
+        obj.kind if type(obj) is Long else "list" if type(obj) is Gathered else type(obj).__name__
+    )
+
+
+def _raised(seen: Seen) -> set[str]:
+    """Return the names of the classes of the exceptions that ranks raised."""
+    said: list[str] = [status.raised for status in (seen.error.ranks if seen.error else ())]
+    return {text.partition(":")[0].rpartition(".")[2].strip() for text in said if text}
+
+
 def explains(seen: Seen, test: Callable[[Difference], bool]) -> bool:
     """Return whether a test holds for all that is shown, and for most of all that was wrong."""
 
@@ -208,8 +249,7 @@ def _sends(frames: Sequence[Frame], cls: type) -> bool:
 def raises(seen: Seen) -> str:
     """Say where, if all ranks that raised did so at one line of the backend, and alike."""
     raised = [status for status in (seen.error.ranks if seen.error else ()) if status.raised]
-    places = {_place(status.frames, seen.cls) for status in raised}
-    kinds = {status.raised.partition(":")[0].rpartition(".")[2].strip() for status in raised}
+    places, kinds = {_place(status.frames, seen.cls) for status in raised}, _raised(seen)
     # An error of disteval says itself what to do, and may come of what another rank does.
     own = any(isinstance(error, HarnessError) for error in seen.errors.values())
     if len(places) == len(kinds) == 1 and all(places) and not own:

@@ -18,7 +18,7 @@ from itertools import accumulate
 from queue import SimpleQueue
 
 from disteval.conformance.bench import Bench
-from disteval.conformance.causes import Seen, likely_cause, out_of_order, raises
+from disteval.conformance.causes import Seen, failure_of, likely_cause, out_of_order, raises
 from disteval.conformance.results import DEFAULT_TIMEOUT, CheckReport, RuleResult
 from disteval.conformance.rule import RULES, BrokenRuleError, LostWorld, NotApplicableError, Rule
 from disteval.conformance.rules import (  # noqa: F401 - they register themselves
@@ -355,6 +355,7 @@ def try_rule(rule: Rule, bench: Bench) -> Try[RuleResult]:
         result.counterexample = error.counterexample
         result.evidence = error.error.evidence if error.error else []
         seen = Seen(bench.cls, bench.world_size, error.error, error.differences, bench.wrong)
+        result.failure = failure_of(seen, error.what)
         result.cause = likely_cause(seen, rule.cause)
         result.usually = "" if result.cause else rule.usually
         result.cause = result.cause or out_of_order(seen) or raises(seen)

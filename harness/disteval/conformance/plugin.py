@@ -230,8 +230,10 @@ def failure_text(config: pytest.Config, backend: str, result: RuleResult) -> str
 
     If another failure of this backend has shown the same mistake, that one is referred to.
     """
-    found = finding_of(vars(result))
-    told = config.stash.setdefault(_TOLD, {}).setdefault(backend, {})
+    found, told = (
+        finding_of(vars(result)),
+        config.stash.setdefault(_TOLD, {}).setdefault(backend, {}),
+    )
     first = first_of(told, vars(result))
     if first != place_of(vars(result)):
         same = f"the same mistake as {first}"

@@ -32,6 +32,7 @@ class RuleResult:
         examples: The number of examples that were tried.
         seconds: The time that the rule took.
         message: The failure, or why the rule was not judged, or not tried as far as elsewhere.
+        failure: How the rule failed, in a few words that do not depend on the world size.
         evidence: The title and the text of each traceback, stack and output of ranks.
         counterexample: The smallest failing example found.
         cause: The likely cause of the failure and what to do about it, if it could be seen.
@@ -51,6 +52,7 @@ class RuleResult:
     examples: int = 0
     seconds: float = 0.0
     message: str = ""
+    failure: str = ""
     evidence: list[tuple[str, str]] = field(default_factory=list)
     counterexample: str = ""
     observed: str = ""
@@ -74,6 +76,7 @@ class RuleResult:
             self,
             outcome="error",
             message=why,
+            failure="",
             counterexample="",
             cause="",
             usually="",

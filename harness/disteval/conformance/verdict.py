@@ -162,14 +162,15 @@ def place_of(result: Mapping[str, Any]) -> str:
 def first_of(told: dict[object, str], result: Mapping[str, Any]) -> str:
     """Return the place of the failure that was told first of this one's mistake; it may be this.
 
-    A mistake is a likely cause, or a rule that fails where no cause was seen.
+    A mistake is a likely cause, or a rule that fails in one way where no cause was seen.
 
     Args:
         told: What was told of the backend, which is noted there.
-        result: The result of a rule that failed; older files name no cause.
+        result: The result of a rule that failed; older files name neither cause nor way.
     """
-    first = told.setdefault(result.get("cause") or (result["id"],), place_of(result))
-    told.setdefault((result["id"],), first)
+    way = result["id"], result.get("failure", "")
+    first = told.setdefault(result.get("cause") or way, place_of(result))
+    told.setdefault(way, first)
     return first
 
 

@@ -157,6 +157,13 @@ def failures(columns: Iterable[Column], rows: Sequence[RuleRow]) -> list[Finding
     return [found for column in columns for found in findings_of(column.run["rules"], told)]
 
 
+def faults(rows: Iterable[RuleRow]) -> list[Cell]:
+    """Return every result of losing a rank (rule 7), by check, rule and world size."""
+    of_loss = [row for row in rows if row.id.startswith("7.")]
+    found = [c for row in of_loss for c in row.cells if c.result and c.result["examples"]]
+    return sorted(found, key=lambda cell: cell.column.index)
+
+
 def reasons(columns: Iterable[Column]) -> list[tuple[Column, Reason]]:
     """Return the reasons why backends were not judged by some rules, each reason once."""
     return [(column, reason) for column in columns for reason in reasons_of(column.run["rules"])]

@@ -64,6 +64,7 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         rows=rows,
         words=Counter(column.verdict.word for column in columns),
         failures=model.failures(columns, rows),
+        faults=model.faults(rows),
         reasons=model.reasons(columns),
         runs=runs,
         audits=[(run, audits.verdict_of(run)) for _, run in audited],
