@@ -323,6 +323,19 @@ def test_a_loss_that_is_no_number_ends_training_with_its_iteration(value: float)
     assert len(records) == 3
 
 
+def test_training_steps_run_in_mixed_precision_and_validation_does_not() -> None:
+    seen: dict[bool, Any] = {}
+    runner = make(max_epochs=1, autocast="bfloat16")
+    runner.model.fc.register_forward_hook(
+        lambda layer, inputs, output: seen.update({layer.training: output.dtype})
+    )
+    train, val = runner.run([loader(), loader()], [("train", 1), ("val", 1)])
+    assert seen == {True: torch.bfloat16, False: torch.float32}
+    assert train["loss"] > 0 and val["loss"] > 0
+    with pytest.raises(UsageError, match="'float8'"):
+        make(autocast="float8")
+
+
 class Regression(torch.nn.Module):
     """A model whose scores are no classes; ``scored`` says which batches it scores."""
 

@@ -6,11 +6,12 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from disteval import traces
@@ -68,6 +69,8 @@ class BaseRunner:
         max_epochs: The epoch at which training ends.
         metrics: Metrics by name, for every validation and evaluation of this runner; each gets
             ``add(scores, labels)``. None stands for accuracy where scores are those of classes.
+        autocast: ``bfloat16`` to run training steps in torch's automatic mixed precision.
+            Validation is in full precision, so that its figures are those of the saved weights.
         stop_on_nan: Whether a loss that is NaN or infinite ends training with a TrainingError.
         backend: Carries messages between ranks, an instance or a name. None stands for the
             default, see `disteval.get_dist_backend`.
@@ -105,6 +108,7 @@ class BaseRunner:
         max_iters: int | None = None,
         max_epochs: int | None = None,
         metrics: Mapping[str, BaseMetric] | None = None,
+        autocast: str | None = None,
         stop_on_nan: bool = True,
         backend: str | BaseDistBackend | None = None,
     ) -> None:
@@ -115,9 +119,11 @@ class BaseRunner:
                 f"max_iters={max_iters}: an EpochBasedRunner ends with an epoch; give max_epochs, "
                 f"or use IterBasedRunner"
             )
+        if autocast is not None:
+            check_choice("autocast", autocast, ("bfloat16",))
         self.model, self.optimizer = model, optimizer
         self.metrics = named_metrics(metrics)
-        self.stop_on_nan = stop_on_nan
+        self.autocast, self.stop_on_nan = autocast, stop_on_nan
         self.work_dir = None if work_dir is None else check_path("work_dir", work_dir)
         self.logger = logger or logging.getLogger("disteval.estimator")
         self.meta = dict(meta or {})
@@ -282,7 +288,9 @@ class BaseRunner:
             return _checked(model.val_step(data, self.optimizer), f"{type(model).__name__}.{name}")
         # A wrapper that has a step of its own averages the gradients.
         owner = self.model if hasattr(self.model, name) else model
-        with traces.span("compute", name):
+        device = next((each.device.type for each in model.parameters()), "cpu")
+        precision = torch.autocast(device, torch.bfloat16) if self.autocast else nullcontext()
+        with traces.span("compute", name), precision:
             outputs = owner.train_step(data, self.optimizer)
         return _checked(outputs, f"{type(model).__name__}.{name}", loss=True)
 
