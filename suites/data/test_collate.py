@@ -110,11 +110,11 @@ def test_the_rows_that_count_are_cut_from_the_batch_that_is_padded() -> None:
     assert batch.real["x"].tolist() == [[1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 4]]
 
 
-def test_a_collate_that_fails_names_the_samples_and_its_error() -> None:
+def test_a_collate_that_fails_on_uneven_fields_names_them_and_their_shapes() -> None:
     samples = [{"x": 1, "pair": (np.zeros(2), np.zeros((n, 3)))} for n in (4, 4, 5)]
     with pytest.raises(RankError) as caught:
         kept(samples, lambda some: np.stack([one["pair"][1] for one in some]))
-    for word in ("sample 0", "1, 2", "ValueError", "same shape"):
+    for word in ("sample 0", "1, 2", "ValueError", "['pair'][1]", "(4, 3)", "(5, 3)"):
         assert word in str(caught.value)
 
 

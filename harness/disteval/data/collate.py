@@ -229,7 +229,7 @@ def _collated(collate: Collate, samples: list[Any], picked: Picked) -> Any:
         first, *others = picked.indices.tolist()
         more = ", …" if len(others) > 5 else ""
         beside = f" with {', '.join(map(str, others[:5]))}{more}" if others else ""
-        what = f"could not be collated{beside}: {describe_error(error)}"
+        what = f"could not be collated{beside}: {describe_error(error)}{_uneven(samples)}"
         raise SampleError(first, what) from error
 
 
@@ -262,3 +262,22 @@ def _fields(batch: Any, rows: int) -> Iterator[Any]:
 def _rows_of(part: Any) -> int | None:
     shape = getattr(part, "shape", None)
     return shape[0] if shape else len(part) if isinstance(part, list) else None
+
+
+def _uneven(values: list[Any], field: str = "") -> str:
+    """Return the first field whose shapes differ, as the end of a message; else nothing."""
+    first = values[0]
+    if isinstance(first, Mapping | tuple):
+        names = list(first) if isinstance(first, Mapping) else range(len(first))
+        try:
+            parts = {name: [value[name] for value in values] for name in names}
+        except (KeyError, IndexError, TypeError):  # samples of several kinds
+            return ""
+        found = (_uneven(part, f"{field}[{name!r}]") for name, part in parts.items())
+        return next(filter(None, found), "")
+    shapes = [tuple(value.shape) for value in values if hasattr(value, "shape")]
+    others = [shape for shape in shapes if shape != shapes[0]]
+    if not others:
+        return ""
+    where = f"the field {field} has" if field else "samples have"
+    return f"; {where} the shapes {shapes[0]} and {others[0]} in this batch; let collate pad to one"
