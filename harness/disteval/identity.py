@@ -25,6 +25,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from disteval.errors import UsageError
 from disteval.outputs import OUTPUTS, Outputs, gap, told
@@ -428,9 +429,17 @@ def _array(array: Any) -> str:
     found = np.asarray(array)
     if found.dtype.hasobject:
         return short(_text(found.tolist(), [_PARTS]))
-    if found.dtype.char in "gG":
-        raise ValueError("long doubles have bytes that are not set")
-    return blake2b(found.tobytes(), digest_size=8).hexdigest()
+    return blake2b(without_gaps(found).tobytes(), digest_size=8).hexdigest()
+
+
+def without_gaps(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array of equal bytes for equal values: long doubles of x86 have unset ones."""
+    if array.dtype.char not in "gG":
+        return array
+    info = np.finfo(array.dtype)
+    used = -(-(info.nexp + info.nmant + 2) // 8)  # with the sign, and the digit before the point
+    numbers = np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, -1, info.bits // 8)
+    return np.ascontiguousarray(numbers[..., :used])
 
 
 def _arrays_of(value: Any) -> list[tuple[str, Any]] | None:

@@ -306,7 +306,7 @@ class Ledger:
                 found = _newest(path)
                 number, older = (0, []) if found is None else (found.number, found.files)
                 if found is not None and not _is_other(path, found.settings, settings, replaces):
-                    kept = [part for part in found.parts if has(part)]
+                    kept = [part for part in _once(path, found.parts) if has(part)]
                     self.result = found.result if len(kept) == len(found.parts) else None
                     self.stored = merged(kept)
                     self.since = found.since or self.since
@@ -476,6 +476,14 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
         size = os.fstat(file.fileno()).st_size
         begin = file.read(len(_MAGIC))
         if begin != _MAGIC[: len(begin)]:
+            version = begin.removeprefix(_MAGIC[:-2])
+            # Where the number is ours, the file is damaged behind it.
+            if len(version) < len(begin) and version[:1] != _MAGIC[-2:-1]:
+                raise UsageError(
+                    f"the ledger {path} has version {version.decode(errors='replace').strip()}, "
+                    f"and this release of disteval knows version {_VERSION}; use the release that "
+                    f"wrote it, or give another folder"
+                )
             raise _no_ledger(path)
         while head := file.read(_HEAD.size):
             if len(head) < _HEAD.size:
@@ -505,7 +513,7 @@ def _records(path: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def _no_ledger(path: Path) -> UsageError:
-    return UsageError(f"{path} is not a ledger of version {_VERSION} of disteval; {_OTHER}")
+    return UsageError(f"{path} is not a ledger of disteval; {_OTHER}")
 
 
 def _write_whole(file: BinaryIO, data: bytes) -> None:
@@ -530,6 +538,23 @@ def _is_other(
             f"to go on, give another folder, or remove this one"
         )
     return bool(told)
+
+
+def _once(folder: Path, parts: Sequence[Part]) -> Sequence[Part]:
+    """Return parts none of which has a sample of one before."""
+    ids = [unpacked_ids(part.ids) for part in parts]
+    every = np.concatenate([np.zeros(0, np.int64), *ids])
+    if len(np.unique(every)) == len(every):
+        return parts
+    known, found = set[int](), list[Part]()
+    for part, numbers in zip(parts, ids, strict=True):
+        mine = set(numbers.tolist())
+        if len(mine) < len(numbers) or not known.isdisjoint(mine):
+            _log.warning("a part in %s has samples of another one, and does not count", folder)
+            continue
+        known |= mine
+        found.append(part)
+    return found
 
 
 @contextmanager

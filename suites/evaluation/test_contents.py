@@ -4,6 +4,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,28 @@ def test_shards_have_one_digest_on_any_number_of_ranks() -> None:
         for found in values(on_ranks(world, lambda _: shards(rows()), leases=leases))
     }
     assert len(seen) == 1
+
+
+def test_bytes_of_long_doubles_that_are_not_set_do_not_count() -> None:
+    if np.finfo(np.longdouble).nmant != 63:
+        pytest.skip("the long doubles of this processor have no bytes that are not set")
+
+    def rank(rows: bool, backend: ThreadsDist) -> Evaluation:
+        numbers = np.arange(40, dtype=np.longdouble)
+        numbers.view(np.uint8).reshape(40, -1)[:, 10:] = backend.rank
+        samples = (numbers, np.arange(40)) if rows else [(number, 1) for number in numbers]
+        metrics = {"mean": Mean()}
+        return evaluate(
+            lambda x: np.asarray(x, float), samples, metrics, backend, 8,
+            update=lambda outputs, batch: (outputs,),
+        )  # fmt: skip
+
+    for rows in (True, False):
+        found = values(run_ranks(2, partial(rank, rows)))
+        assert [each.compared for each in found] == [40] * 2
+        assert (
+            len({each.digest for each in [*found, *values(run_ranks(1, partial(rank, rows)))]}) == 1
+        )
 
 
 def test_paths_are_compared_by_the_files_that_they_lead_to(tmp_path: Path) -> None:

@@ -227,6 +227,15 @@ def test_two_leaders_are_refused(tmp_path: Path) -> None:
     assert starts_of(stored_in(tmp_path)) == [0]
 
 
+def test_a_part_of_samples_that_another_part_has_does_not_count(tmp_path: Path) -> None:
+    """As of two leaders on a network file system that has no locks."""
+    found = Ledger(tmp_path, SETTINGS)
+    for start, stop in [(4, 8), (7, 9), (8, 9)]:
+        found.commit(part(start, stop))
+    found.close()
+    assert starts_of(stored_in(tmp_path)) == [4, 8]
+
+
 def test_parts_are_written_together(tmp_path: Path) -> None:
     found = Ledger(tmp_path, SETTINGS)
     with found.log.together():
@@ -295,6 +304,14 @@ def test_a_file_that_is_no_ledger_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a ledger"):
         Ledger(tmp_path, SETTINGS)
     assert path.read_bytes() == b"predictions, " * 999
+
+
+def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    Ledger(tmp_path, SETTINGS).close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes().replace(b"ledger 5", b"ledger 6", 1))
+    with pytest.raises(UsageError, match=r"version 6.*5"):
+        Ledger(tmp_path, SETTINGS)
 
 
 def test_a_ledger_that_others_can_write_is_refused(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def _digests_of_column(column: Any) -> Digests:
         array = array_of(column)
     except Exception as error:  # its framework decides what may fail
         raise IncomparableError(type(column)) from error
-    if array.dtype.hasobject or array.dtype.names or array.dtype.char in "gG":
-        return digests_of(array if array.dtype.char in "gG" else array.tolist())
+    if array.dtype.hasobject or array.dtype.names:
+        return digests_of(array.tolist())
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     found: Digests = hash_rows(array) ^ _tag(f"{column.dtype} {array.dtype} {array.shape[1:]}")

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.coverage import GAMMA, mix
+from disteval.identity import without_gaps
 from disteval.metrics.arrays import kind_of
 
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None)})
@@ -168,13 +169,11 @@ def _plain_array(array: npt.NDArray[Any], inside: tuple[int, ...]) -> Any:
     if not array.dtype.isnative:  # pickling changes it
         array = array.astype(array.dtype.newbyteorder("="))
     dtype = array.dtype
-    if dtype.char in "gG":  # long doubles, which have bytes that are not set
-        raise IncomparableError(dtype.type)
     content: Any
     if dtype.hasobject or dtype.names:  # whose bytes hold addresses and gaps
         content = plain(array.tolist(), inside)
     elif array.nbytes <= _LONG:
-        content = array.tobytes()
+        content = without_gaps(array).tobytes()
     else:
         content = int(hash_rows(array[None])[0])
     return "array", str(dtype) if dtype.names else dtype.str, array.shape, content
@@ -214,9 +213,10 @@ def hash_rows(array: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     The dtype and the shape don't count.
 
     Args:
-        array: Rows of a dtype without objects, fields and long doubles, of shape (N, ...).
+        array: Rows of a dtype without objects and without fields, of shape (N, ...).
     """
-    count, width = len(array), array.dtype.itemsize * math.prod(array.shape[1:])
+    array, count = without_gaps(array), len(array)
+    width = array.dtype.itemsize * math.prod(array.shape[1:])
     words = -(-width // 8)
     if not width:
         return np.zeros(count, np.uint64)
