@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import signal
@@ -139,6 +140,7 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     """End with a paragraph, or with a world's whole report where ranks did different things."""
     code, job = exit_code_of(error), _job()
     lost = isinstance(error, WorldError) and not error.in_step
+    _leave_for_torchrun(error)
     # Wrong usage is wrong on every rank of a host, but a file may be missing on another host.
     if code != 1 and job is not None and job.rank > 0 and job.ranks_on_host == job.world_size:
         time.sleep(_RANK_0_SECONDS)  # rank 0 tells it; a launcher may end it when this one ends
@@ -147,6 +149,13 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     if job is not None and lost:
         exit_now(code)
     ctx.exit(code)
+
+
+def _leave_for_torchrun(error: HarnessError) -> None:
+    """Leave the error where torchrun looks for it, whose own long report then ends with it."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"message": _common(error).partition("\n")[0]}))
 
 
 def is_quiet() -> bool:
@@ -178,9 +187,14 @@ def tell(what: str) -> None:
 
 
 def print_failure(error: HarnessError) -> None:
-    """Print an error of this library, which may be the same on every rank."""
+    """Print an error of this library."""
+    print_error(_common(error), error)
+
+
+def _common(error: HarnessError) -> str:
+    """Return what is said of an error, which may be the same on every rank."""
     common = error.common if isinstance(error, WorldError) else None
-    print_error(str(common or error), error)
+    return str(common or error)
 
 
 def _job() -> LaunchedJob | None:
