@@ -43,6 +43,7 @@ _LOOK_SECONDS = 0.01
 _DYING_SECONDS = 2.0  # a leader that still has its folder then uses it for its next world
 _ORPHAN_SECONDS = 2.0  # for what ranks have started, when these have been killed
 _MOST_BYTES = 1 << 16
+_SHARED = ("mpich_*", "ucx_shm_posix_*", "sm_segment.*")  # of MPICH, UCX below it, and Open MPI
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGIO)
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
@@ -449,12 +450,13 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def _remove_shared_memory() -> None:
-    """Remove this user's files of MPICH that no process of any container has open.
+    """Remove this user's files of MPI that no process of any container has open.
 
-    They stay when ranks are killed while MPI starts. Linux leases a file for writing only to the
-    one process that has it open, and a mapping counts as open.
+    They stay when ranks are killed. Linux leases a file for writing only to the one process that
+    has it open, and a mapping counts as open.
     """
-    for path in Path("/dev/shm").glob("mpich_*"):  # noqa: S108
+    shared = Path("/dev/shm")  # noqa: S108
+    for path in (path for pattern in _SHARED for path in shared.glob(pattern)):
         with suppress(OSError), path.open("r+b", buffering=0) as file:  # it is in use, or gone
             if os.fstat(file.fileno()).st_uid == os.getuid():
                 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
