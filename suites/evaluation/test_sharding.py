@@ -16,7 +16,7 @@ def test_shares_hold_each_sample_once_and_then_padding_which_begins_anew(mode: A
         dealt = [each for turn in turns for each in turn if each is not None]
         lengths = [*map(len, plans)]
         assert dealt == [(number % size, number >= size) for number in range(sum(lengths))]
-        assert max(lengths) - min(lengths) <= 1 - pad
+        assert max(lengths) - min(lengths) <= 1 - pad and sum(lengths) - size < world
         assert sum(plan.num_samples for plan in plans) == size
 
 

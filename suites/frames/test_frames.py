@@ -149,6 +149,10 @@ def test_a_frame_of_another_collective_is_an_error_that_names_both(
     expected = [sent, Call(sequence + 1, operation), Call(sequence, operation + 1)][what]
     frame = frames.encode(obj, sent, 4)
     assert frames.decode(frame, 4) == obj
+    blocks = [frames.encode(obj, sent, rank)[:BLOCK_BYTES] for rank in range(2)]
+    small = frames.decode_small(blocks, expected)
+    assert small is None or (what == 0 and small == [obj] * 2)
+    assert frames.decode_small([frames.encode(1, sent)[:BLOCK_BYTES]], sent) == [1]
     if what == 0:
         assert frames.decode(frame, 4, expected) == obj
         return

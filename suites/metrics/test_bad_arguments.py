@@ -215,6 +215,8 @@ def test_probabilities_are_no_logits(make: Any) -> None:
     labels = Z((4, 5), int)
     if make is CrossEntropy:
         logits, odds, labels = logits[:, 0], odds[:, 0], labels[:, 0]
+        with pytest.raises(UsageError, match="probabilities"):
+            make().add([[0.25, 0.75], [0.5, 0.5]], labels[:2])
     for wrong in (odds, odds.astype(np.float32), odds.astype(np.float16)):
         with pytest.raises(UsageError, match="refuse_probabilities=False"):
             make().add(wrong, labels)
