@@ -36,8 +36,8 @@ def test_a_size_that_no_id_reaches_is_refused() -> None:
 
 
 def test_missing_repeated_and_foreign_samples_are_named_with_ranks() -> None:
-    counted = [[0, 1, 1], [5, 0], [9]]
-    missing, repeated, on_ranks, foreign = "(2, 3, 4)", "(0, 1)", "0 on ranks 0, 1", "(9)"
+    counted = [[0, 1, 1], [5, 0], [6]]
+    missing, repeated, on_ranks, foreign = "(2, 3, 4)", "(0, 1)", "0 on ranks 0, 1", "(6)"
     found = refused(certify(counted, 6))
     assert all(each in found for each in (missing, repeated, on_ranks, foreign))
     found = refused(certify(counted, 6, "allowed"))
