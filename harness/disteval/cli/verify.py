@@ -85,10 +85,14 @@ def verify_command(
     with needs("disteval verify", "records"):
         from disteval.records.table import BY_POSITION, Choice, read
         from disteval.records.verify import check_certificate, expected_of, verify
-    if known is None:
+    if known is not None:
+        harness = known["harness"]
+    else:
         records = read(results, Choice(id_field, score, task))
-    by_position = (known["harness"] if known else records.harness) in BY_POSITION
-    expected = None if data is None else expected_of(data, data_id or id_field, by_position)
+        harness = records.harness
+    expected = None
+    if data is not None:
+        expected = expected_of(data, data_id or id_field, harness in BY_POSITION)
     writers = []
     if known is not None:
         verdict, facts = check_certificate(results[0], known, expected, results[1:])

@@ -276,14 +276,16 @@ class Look:
         self.why_not = "" if is_switched_on(DIGESTS) else f"{DIGESTS} is off"
         if self.why_not or not len(self.numbers):
             return
-        looked_at = numbers
+        being_read = numbers
         try:
-            self._some = self._all = read(looked_at)
-            if size > DRAWN and held(looked_at) <= _MOST_BYTES:
-                looked_at = np.arange(size, dtype=np.int64)
-                self._all = read(looked_at)
+            self._some = self._all = read(being_read)
+            if size > DRAWN and held(numbers) <= _MOST_BYTES:
+                being_read = np.arange(size, dtype=np.int64)
+                self._all = read(being_read)
         except IncomparableError as error:
-            which = "a sample" if error.place is None else _named(int(looked_at[error.place]))
+            which = "a sample"
+            if error.place is not None:
+                which = _named(int(being_read[error.place]))
             self.why_not = f"{which} holds {error}"
         except Exception as error:  # whoever evaluates this sample tells of it
             self.why_not = _unread(error)

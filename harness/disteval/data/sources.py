@@ -418,7 +418,8 @@ def source_of(samples: Any, form: Form, world_size: int, *, in_step: bool) -> St
             f"batches of samples itself; give its dataset, and its collate_fn as collate, or a "
             f"DataLoader with batch_size=None"
         )
-    if isinstance(stream, ShardedStream) and form.limit is None and not in_step:
+    every_rank_reads_all = in_step or form.limit is not None
+    if isinstance(stream, ShardedStream) and not every_rank_reads_all:
         return Shards(stream, form, world_size)
     return WholeStream(stream, form, world_size, is_own=is_function)
 

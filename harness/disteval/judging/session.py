@@ -196,12 +196,12 @@ class Session(Generic[W]):
         if world is None or not world.is_open:
             world = self._present[size] = self.fresh(size) if self.led is None else self.led
             try:
-                if world is self.led and world.world_size != size:
-                    raise UsageError(
-                        f"world size {size}, but this job has {world.world_size} ranks, no more "
-                        f"and no fewer"
-                    )
                 if world is self.led:
+                    if world.world_size != size:
+                        raise UsageError(
+                            f"world size {size}, but this job has {world.world_size} ranks, no "
+                            f"more and no fewer"
+                        )
                     world.join(self.backend)
                 self.prepare(world)
             except BaseException:

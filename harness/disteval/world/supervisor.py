@@ -456,7 +456,8 @@ def _remove_shared_memory() -> None:
     has it open, and a mapping counts as open.
     """
     shared = Path("/dev/shm")  # noqa: S108
-    for path in (path for pattern in _SHARED for path in shared.glob(pattern)):
+    found = [path for pattern in _SHARED for path in shared.glob(pattern)]
+    for path in found:
         with suppress(OSError), path.open("r+b", buffering=0) as file:  # it is in use, or gone
             if os.fstat(file.fileno()).st_uid == os.getuid():
                 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)

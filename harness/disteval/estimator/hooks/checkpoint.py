@@ -42,10 +42,11 @@ class BestWeightsHook(Hook):
     writes = True
 
     def __init__(self, monitor: str, rule: str | None = None) -> None:
-        if rule is None and any(word in monitor for word in _LESS):
-            rule = "less"
-        elif rule is None and re.search(_GREATER, monitor):
-            rule = "greater"
+        if rule is None:  # the name of the entry may tell
+            if any(word in monitor for word in _LESS):
+                rule = "less"
+            elif re.search(_GREATER, monitor):
+                rule = "greater"
         if rule not in ("greater", "less"):
             raise UsageError(f"rule={rule!r} for monitor={monitor!r}: give 'greater' or 'less'")
         self.monitor, self._sign = monitor, 1 if rule == "greater" else -1
@@ -68,8 +69,9 @@ class BestWeightsHook(Hook):
             )
         self._seen = True
         value = float(record[self.monitor])
-        best = self._best is None or self._sign * (value - self._best) > 0
-        if not best or math.isnan(value):
+        if math.isnan(value):
+            return
+        if self._best is not None and self._sign * value <= self._sign * self._best:
             return
         self._best = value
         assert runner.work_dir is not None
