@@ -105,6 +105,11 @@ def test_an_error_knows_of_each_rank_how_it_ended_and_where_it_is() -> None:
     assert caught.value.post_mortem.waiting == []  # a killed rank waits no more
 
 
+def test_a_function_that_ranks_cannot_import_is_quoted_from_its_file() -> None:
+    report = report_of(lambda backend: backend.rank / 0)
+    assert __file__ in report and "backend.rank / 0)" in report
+
+
 def print_and_raise_controls(backend: Any) -> None:
     print(f"printed {CONTROLS}")
     raise ValueError(f"raised {CONTROLS}\non two lines")

@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from disteval.by_sample import seed_all
+from disteval.by_value import Pickler
 from disteval.data.plan import Batch, Picked
 from disteval.errors import HarnessError, UsageError, describe_error
 
@@ -121,7 +122,7 @@ def _pickled(read: Callable[[Picked], Batch]) -> bytes:
     return stream.getvalue()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(Pickler):
     """Sends a memory-mapped array as the name of its file, for it may be larger than memory."""
 
     def reducer_override(self, obj: Any) -> Any:

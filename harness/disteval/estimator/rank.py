@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import torch
 
+from disteval import by_value
 from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, UsageError
 from disteval.estimator import rng
@@ -45,7 +46,7 @@ class SentCreator(NamedTuple):
         if not callable(creator):
             raise UsageError(f"{name} must be a function of a config, not {creator!r}")
         try:
-            return cls(name, cloudpickle.dumps(creator))
+            return cls(name, by_value.dumps(creator))
         except Exception as error:  # pickling runs code of the objects that the creator holds
             raise UsageError(
                 f"{name} can't be sent to ranks ({type(error).__name__}: {error}); have it "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import cloudpickle
 
+from disteval import by_value
 from disteval.errors import HarnessError, UsageError, WorldError, describe_error
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ def packed(value: Any, name: str = "") -> bytes:
             be pickled.
     """
     try:
-        data: bytes = cloudpickle.dumps(value)
+        data = by_value.dumps(value)
     except Exception as error:
         if not name:
             raise
