@@ -14,13 +14,18 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from disteval.contract import Capabilities, No
+from disteval.extras import when_used
 from disteval.frames import ALIGNMENT, Buffer
 from disteval.templates import BytesBaseDistBackend, Collectives
-from mpi4py import MPI
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+else:
+    MPI = when_used("mpi4py.MPI")  # which starts MPI, and a leader is no rank
 
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
 _ROUND_BYTES = 1 << 30
@@ -53,6 +58,7 @@ class MPI4PyDist(BytesBaseDistBackend):
     )
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+        self._has_begun, self._has_ended = MPI.Is_initialized, MPI.Is_finalized
         self._comm = MPI.COMM_WORLD if comm is None else comm
         self._of_comm = _collectives_of(self._comm) if self.is_initialized else Collectives()
         if self.world_size > 1:
@@ -62,7 +68,7 @@ class MPI4PyDist(BytesBaseDistBackend):
     @property
     def is_initialized(self) -> bool:
         """Whether MPI is running in this process."""
-        return bool(MPI.Is_initialized()) and not MPI.Is_finalized()
+        return bool(self._has_begun()) and not self._has_ended()
 
     @property
     def rank(self) -> int:

@@ -383,17 +383,18 @@ def test_a_value_over_the_cap_is_an_error_of_its_rank(monkeypatch: pytest.Monkey
         assert world.run(gather, 1, 2)[0] == (0, [1, 2])
 
 
-@needs("torch_cpu")
-def test_a_leader_imports_no_library_that_only_its_ranks_use() -> None:
+@pytest.mark.parametrize("backend", each("torch_cpu", "mpi4py"))
+def test_a_leader_imports_no_library_that_only_its_ranks_use(backend: str) -> None:
     code = """
 import sys
 from disteval.world import World
-with World("torch_cpu", 2) as world:
+with World(sys.argv[1], 2) as world:
     gathered = world.run(lambda backend: backend.all_gather_object(backend.rank))
 assert gathered == [[0, 1]] * 2, gathered
-print(*{"torch", "numpy"} & set(sys.modules))
+print(*{"torch", "mpi4py.MPI", "numpy"} & set(sys.modules))  # that of MPI would start it
 """
-    printed = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=120)
+    command = [sys.executable, "-c", code, backend]
+    printed = subprocess.check_output(command, text=True, timeout=120)
     assert printed.split() == ["numpy"]
 
 
