@@ -53,15 +53,13 @@ def certify(ids: Ids) -> Certificate:
 def add_certificates(certificates: Sequence[Certificate]) -> Certificate:
     """Return the certificate of all samples that these are about."""
     mixed = sum(sent.mixed for sent in certificates) & MASK
-    contents: int | None = 0
-    for sent in certificates:
-        contents = add_contents(contents, sent.contents)
+    contents = add_contents(*(sent.contents for sent in certificates))
     return Certificate(sum(sent.counted for sent in certificates), mixed, contents)
 
 
-def add_contents(one: int | None, other: int | None) -> int | None:
-    """Return the sum of two digests of contents, modulo 2**64; None if one is not known."""
-    return None if one is None or other is None else (one + other) & MASK
+def add_contents(*contents: int | None) -> int | None:
+    """Return the sum of digests of contents, modulo 2**64; None if one is not known."""
+    return None if None in contents else sum(filter(None, contents)) & MASK
 
 
 def prove(whole: Certificate, ids: int | Sequence[range]) -> bool:
@@ -103,24 +101,32 @@ class Counted:
 
     Ids whose differences repeat, such as 0, 3, 6, 9, … or 0, 1, 6, 7, 12, 13, …, take less than a
     tenth of a byte each. Other ids take 1 to 4 bytes, depending on the largest.
+
+    Attributes:
+        first: The first id; 0 without any.
+        contents: The digest of each part of the samples, see `Certificate`, by the part's number.
     """
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
         self._mixed = 0
-        self._contents: int | None = 0
+        self.first = 0
+        self.contents: dict[int, int | None] = {}
         self._waiting = np.empty(_BLOCK, np.int64)
         self._filled = 0
 
-    def add(self, ids: Ids, contents: int | None = None) -> None:
+    def add(self, ids: Ids, contents: int | None = None, part: int = 0) -> None:
         """Add the samples of one batch.
 
         Args:
             ids: Their ids: int64 of shape (N,). They are copied.
             contents: The digest of what they hold, see `Certificate`.
+            part: The number of the part that they belong to.
         """
         if len(ids):
-            self._contents = add_contents(self._contents, contents)
+            if not self._filled and not self._blocks:
+                self.first = int(ids[0])
+            self.contents[part] = add_contents(self.contents.get(part, 0), contents)
         while len(ids):
             taken = ids[: _BLOCK - self._filled]
             end = self._filled + len(taken)
@@ -138,7 +144,7 @@ class Counted:
         blocks = (*self._blocks, packed_ids(rest)) if self._filled else tuple(self._blocks)
         count = len(self._blocks) * _BLOCK + self._filled
         mixed = (self._mixed + mixed_sum(rest)) & MASK
-        return blocks, Certificate(count, mixed, self._contents)
+        return blocks, Certificate(count, mixed, add_contents(*self.contents.values()))
 
 
 def packed_ids(ids: Ids) -> bytes:

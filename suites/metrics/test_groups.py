@@ -109,7 +109,7 @@ class Late(Mean):
             Late.brought += 1
             return np.asarray(values)
 
-        self._append_later(len(values), bring, ids)
+        self._append(bring, ids, length=len(values))
 
 
 def test_rows_stay_on_their_device_until_later_batches_come() -> None:

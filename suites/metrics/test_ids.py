@@ -220,7 +220,7 @@ def test_rows_from_a_device_keep_their_ids(batches: list[list[int]]) -> None:
     class Numbered(Squares):
         def add(self, samples: Any, ids: Any = None) -> None:
             rows: npt.NDArray[Any] = np.asarray(samples, dtype=np.int64)
-            self._append_later(len(rows), lambda: rows, ids)
+            self._append(lambda: rows, ids, length=len(rows))
 
     metric = Numbered(dist_backend="non_dist")
     for batch in batches:

@@ -189,7 +189,7 @@ class FromDevice(Powers):
     broken = True
 
     def add(self, rows: Any, *, ids: Any = None) -> None:
-        self._append_later(len(rows), lambda: self._bring(rows), ids)
+        self._append(lambda: self._bring(rows), ids, length=len(rows))
 
     def _bring(self, rows: Any) -> npt.NDArray[Any]:
         if self.broken:

@@ -181,7 +181,7 @@ class Later(Total):
             self.came.extend(rows.tolist())
             return rows
 
-        self._append_later(len(rows), bring)
+        self._append(bring, length=len(rows))
 
 
 def test_adding_does_not_wait_for_a_device_and_what_queues_up_has_a_bound() -> None:

@@ -64,19 +64,18 @@ def collate(samples: list[Any], field: str = "") -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and all(issubclass(kind, torch.Tensor) for kind in kinds):
         return torch.stack(samples) if len({value.shape for value in samples}) == 1 else samples
+    arrays: list[npt.NDArray[Any]] | None = None
     if kinds == {list}:
-        return _lists(samples)
-    if all(hasattr(kind, "__array__") and not issubclass(kind, np.generic) for kind in kinds):
-        return _stacked([np.asarray(value) for value in samples])
-    return samples
+        arrays = _arrays_of_lists(samples)
+    elif all(hasattr(kind, "__array__") and not issubclass(kind, np.generic) for kind in kinds):
+        arrays = [np.asarray(value) for value in samples]
+    if arrays is None:
+        return samples
+    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
 
 _NUMBERS = {bool, int, float, complex}
 _NUMBER = (*_NUMBERS, np.number, np.bool_)
-
-
-def _stacked(arrays: list[npt.NDArray[Any]]) -> Any:
-    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
 
 def _is_rounded(found: npt.NDArray[Any], values: Any) -> bool:
@@ -87,17 +86,18 @@ def _is_rounded(found: npt.NDArray[Any], values: Any) -> bool:
     return any(isinstance(one, int | np.integer) and int(one) != made for one, made in pairs)
 
 
-def _lists(values: list[list[Any]]) -> Any:
+def _arrays_of_lists(values: list[list[Any]]) -> list[npt.NDArray[Any]] | None:
+    """Return lists of numbers as arrays of one dtype; None if they hold anything else."""
     try:
         arrays = [np.asarray(value) for value in values]
     except ValueError:  # lists of lists of different lengths
-        return values
+        return None
     # An empty list has no dtype, and takes that of the others.
     kinds = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     if any(kind.kind not in "biufc" for kind in kinds):
-        return values
+        return None
     arrays = [array.astype(np.result_type(*kinds), copy=False) for array in arrays]
-    return values if any(map(_is_rounded, arrays, values)) else _stacked(arrays)
+    return None if any(map(_is_rounded, arrays, values)) else arrays
 
 
 def _by_field(samples: list[Any], field: str) -> Any:

@@ -44,7 +44,21 @@ def open_samples(samples: Any, collate: Collate | None = None) -> Sized | None:
     Raises:
         UsageError: The value is of another kind, or its arrays have different lengths.
     """
-    _refuse(samples)
+    if isinstance(samples, str | bytes):
+        raise UsageError(
+            f"samples is a {type(samples).__name__}; give the samples, such as an open file whose "
+            f"lines are samples"
+        )
+    if isinstance(samples, type) and hasattr(samples, "__getitem__"):
+        raise UsageError(
+            f"samples is the class {samples.__name__}; give an instance, such as "
+            f"{samples.__name__}()"
+        )
+    if hasattr(samples, "columns") and hasattr(samples, "to_numpy"):
+        raise UsageError(
+            f"samples is a {type(samples).__name__}, whose index is not a sample's number; give a "
+            f"dict of its columns, {{name: samples[name] for name in samples.columns}}"
+        )
     if isinstance(samples, ArrayDataset):
         samples = samples.images, samples.labels
     if isinstance(samples, tuple | Mapping) or _is_array(samples):
@@ -291,22 +305,3 @@ def _evaluated(array: Any) -> Any:
     """Return an array of MLX once it is computed, which only the thread that made it can do."""
     sys.modules["mlx.core"].eval(array)
     return array
-
-
-def _refuse(samples: Any) -> None:
-    """Refuse what can be indexed or iterated over, but does not hold samples."""
-    if isinstance(samples, str | bytes):
-        raise UsageError(
-            f"samples is a {type(samples).__name__}; give the samples, such as an open file whose "
-            f"lines are samples"
-        )
-    if isinstance(samples, type) and hasattr(samples, "__getitem__"):
-        raise UsageError(
-            f"samples is the class {samples.__name__}; give an instance, such as "
-            f"{samples.__name__}()"
-        )
-    if hasattr(samples, "columns") and hasattr(samples, "to_numpy"):
-        raise UsageError(
-            f"samples is a {type(samples).__name__}, whose index is not a sample's number; give a "
-            f"dict of its columns, {{name: samples[name] for name in samples.columns}}"
-        )

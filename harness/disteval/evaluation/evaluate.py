@@ -16,10 +16,10 @@ import numpy as np
 
 from disteval import traces
 from disteval.arguments import check_path, is_switched_on
+from disteval.by_sample import drawn
 from disteval.contract import BaseDistBackend
 from disteval.coverage import (
     Counted,
-    add_contents,
     fault_of,
     name_some,
     prove,
@@ -240,8 +240,7 @@ class _Loop:
     """
 
     def __init__(self, work: Work, schedule: Schedule) -> None:
-        self._work, self._schedule = work, schedule
-        self._forget()
+        self._work, self._schedule, self._counted = work, schedule, Counted()
         self._predict, self._add, self._write = work.task.predict, work.updates.add, work.write
         if (recorder := traces.current()) is not None:
             self._predict = recorder.timed(self._predict, "compute", "predict")
@@ -250,18 +249,13 @@ class _Loop:
         self.place, self.ids = "starting", np.zeros(0, np.int64)
         self.is_whole, self._is_first = True, True
 
-    def _forget(self) -> None:
-        """Begin anew to count samples, with the digest of each part of a stream."""
-        self._counted = Counted()
-        self._contents: dict[int, int | None] = {}
-        self._first: int | None = None
-
     def evaluate(self, batch: Batch) -> None:
         """Evaluate a batch, and give its samples that count to metrics and predictions."""
         work, ids = self._work, batch.ids
         self.place, self.ids = "predict", ids
         outputs = work.canary.first(work, self._predict, batch)
-        work.warn_of_training()
+        if work.models:
+            work.warn_of_training()
         check_rows(outputs, batch.rows)
         if not len(ids):
             return
@@ -278,33 +272,26 @@ class _Loop:
             self.place = "predictions"
             if self._write is not None:
                 self._write(ids, outputs, batch.real)
-            first = int(ids[0])
-            self._counted.add(ids, batch.contents)
-            if self._first is None:
-                self._first = first
-            if work.stream is not None:
-                part, contents = first >> SHARD_BITS, self._contents
-                contents[part] = add_contents(contents.get(part, 0), batch.contents)
+            self._counted.add(ids, batch.contents, int(ids[0]) >> SHARD_BITS)
             self.is_whole = True
 
     def commit(self) -> None:
         """Commit what was done since the last commit."""
-        work = self._work
+        work, stream = self._work, self._work.stream
         with self._schedule.whole():
-            counted, contents, first = self._counted, self._contents, self._first
-            self._forget()
+            counted, self._counted = self._counted, Counted()
             part = Part(
                 self._schedule.rank, *counted.sealed(),
-                take_totals(work.task.metrics, first or 0),
+                take_totals(work.task.metrics, counted.first),
                 () if work.writer is None else work.writer.take(),
-                {} if work.stream is None else dict(work.stream.lengths),
-                contents, work.canary.repeatable,
+                {} if stream is None else dict(stream.lengths),
+                {} if stream is None else counted.contents, work.canary.repeatable,
             )  # fmt: skip
             self._schedule.commit(part)
 
     def drop(self) -> None:
         """Drop what was done since the last commit."""
-        self._forget()
+        self._counted = Counted()
         for metric in self._work.task.metrics.values():
             metric.reset()
         if self._work.writer is not None:
@@ -326,7 +313,7 @@ def run(
     try:
         check_own(work.task.metrics)
         loop.place = "reading"
-        with work.noting(schedule.rank):
+        with drawn() as names:
             for units in schedule.leases():
                 then = "commit"
                 with closing(schedule.source.read(units)) as batches:
@@ -349,6 +336,13 @@ def run(
                 else:
                     loop.commit()
                 loop.place = "reading"
+        if names:
+            _log.warning(
+                "rank %d drew from the global generator of %s while it evaluated samples, so the "
+                "result depends on ranks and batches if the numbers count; give predict or collate "
+                "a parameter ids, and draw by disteval.seeds(ids)",
+                schedule.rank, " and ".join(names),
+            )  # fmt: skip
     except BaseException as error:
         if loop.is_whole and loop.place != "committing":
             schedule.keep(loop.commit)

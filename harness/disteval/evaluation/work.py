@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from disteval.arguments import check_flag, found_value, is_switched_on
-from disteval.by_sample import drawn, takes_ids
+from disteval.by_sample import takes_ids
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import CONTENTS, DIGESTS, Look, drawn_numbers
 from disteval.data.plan import Batch
@@ -64,6 +63,7 @@ class Work:
         evaluated: The record of what is evaluated, by which it goes on.
         held: The record of the values that ``predict`` holds; once ranks agree, of those that all
             ranks hold alike, without what is each rank's own, such as its device.
+        models: The models of torch that it holds, until a batch was computed.
         weights: The digests of the weights of the models that it holds, which may not.
         spans_ranks: Whether it holds a model of torch whose parameters are sharded over ranks, so
             that each call is a collective.
@@ -80,13 +80,15 @@ class Work:
         is_lent: bool = False,
     ) -> None:
         self.task, self.backend, self.progress = task, backend, progress
-        _check_training(task.predict)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(task.predict, torch.nn.Module):
+            _check_training(task.predict)
         if not callable(progress):
             check_flag("progress", progress)
         self.form = task.form
         self.takes_ids = takes_ids(task.predict)
         self.updates = Updates(task.metrics, task.update)
-        self.target = _target(predictions, task)
+        self.target = None if predictions is None else _target(predictions, task)
         is_folder = isinstance(self.target, Predictions)
         self.writer = PartWriter(self.target) if isinstance(self.target, Predictions) else None
         self.write = None if self.writer is None else self.writer.write
@@ -98,16 +100,16 @@ class Work:
         self.held: dict[str, str] = {}
         self.weights: dict[str, str] = {}
         self.spans_ranks = False
-        self._models: list[Any] = []
+        self.models: list[Any] = []
         self.stream: Streamed | None = None
         self.opened: Sized | None = open_samples(
             task.samples, None if task.collate is None else self.form.collate
         )
         if self.is_kept or backend.world_size > 1:
             self._describe()
-        elif "torch" in sys.modules:
+        elif torch is not None:
             found = Description("predict", task.predict, is_model=True, has_digests=False)
-            self._models = found.models
+            self.models = found.models
         if self.opened is None:
             in_step = self.spans_ranks if task.even_calls is None else task.even_calls
             in_step = in_step and not is_lent and backend.world_size > 1
@@ -157,7 +159,7 @@ class Work:
             found |= describe(f"the metric {name!r}", metric)
         model = Description("predict", task.predict, is_model=True)
         self.held = {f"{HELD}{name}": value for name, value in model.values.items()}
-        self._models = model.models
+        self.models = model.models
         self.spans_ranks = not all(map(is_whole, model.models))
         if is_switched_on(DIGESTS):
             self.weights = model.weights
@@ -175,22 +177,10 @@ class Work:
             return Look(shards.digests, shards.some_numbers())
         return None  # every rank reads all elements, and compares them at the end
 
-    @contextmanager
-    def noting(self, rank: int) -> Iterator[None]:
-        """Say that samples were evaluated with numbers that batches and ranks share."""
-        with drawn() as names:
-            yield
-        if names:
-            _log.warning(
-                "rank %d drew from the global generator of %s while it evaluated samples, so the "
-                "result depends on ranks and batches if the numbers count; give predict or collate "
-                "a parameter ids, and draw by disteval.seeds(ids)", rank, " and ".join(names),
-            )  # fmt: skip
-
     def warn_of_training(self) -> None:
         """Say once that a model has computed a batch in training mode."""
-        while self._models:
-            model = self._models.pop()
+        while self.models:
+            model = self.models.pop()
             kinds = {type(part).__name__ for part in model.modules() if part.training}
             wrong = sorted(kind for kind in kinds if "Dropout" in kind or "BatchNorm" in kind)
             if wrong:
@@ -201,12 +191,12 @@ class Work:
                 )  # fmt: skip
 
 
-def _target(value: Target, task: Task) -> Predictions | GatheredPredictions | None:
+def _target(value: Any, task: Task) -> Predictions | GatheredPredictions:
     if isinstance(value, str | os.PathLike):
         return Predictions(value, record=task.record)
     if isinstance(value, Predictions) and value.record is None:
         return replace(value, record=task.record)
-    if value is not None and not isinstance(value, Predictions | GatheredPredictions):
+    if not isinstance(value, Predictions | GatheredPredictions):
         raise UsageError(
             f"predictions must be a folder, or disteval.Predictions(folder, ...), not "
             f"{found_value(value)}"
@@ -215,13 +205,11 @@ def _target(value: Target, task: Task) -> Predictions | GatheredPredictions | No
 
 
 def _check_training(predict: Any) -> None:
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(predict, torch.nn.Module):
-        return
-    if isinstance(predict, torch.fx.GraphModule):
-        return  # an exported one computes as it was traced, and has no eval()
+    """Refuse a model of torch in training mode; an exported one computes as it was traced."""
+    is_exported = isinstance(predict, sys.modules["torch"].fx.GraphModule)
     # One that wraps others, such as DistributedDataParallel, has a mode that nothing depends on.
-    if any(part.training for part in predict.modules() if not list(part.children())):
+    parts = [part for part in predict.modules() if not list(part.children())]
+    if not is_exported and any(part.training for part in parts):
         raise UsageError(
             f"predict is a {type(predict).__name__} in training mode, in which dropout draws "
             f"random numbers and a batch normalisation mixes the samples of a batch; call its "

@@ -89,7 +89,7 @@ class Accuracy(SummableMetric):
         if is_on_host(predictions):
             self._append(self._verdicts(*ranked), ids)
         else:
-            self._append_later(len(true), lambda: self._verdicts(*ranked), ids)
+            self._append(lambda: self._verdicts(*ranked), ids, length=len(true))
 
     def sums_of(self, column: Array) -> Sums:
         """Count the right samples for each key: int64 of shape (keys,)."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from copy import copy
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain
 from typing import Any, Literal
 
@@ -213,7 +213,8 @@ class BaseMetric(ABC):
         entries = list(entries.copy() if isinstance(entries, np.ndarray) else entries)
         checked = self._ids.check(ids, len(entries), len(self._results))
         self._results.extend(entries)
-        self._ids.add(checked)
+        if checked is not None:
+            self._ids.add(checked)
 
     def _state(self) -> Any:
         """Return what was added, to be sent."""
@@ -296,19 +297,24 @@ class SummableMetric(BaseMetric):
         self.__keeps_rows = not self._begun_by
         self._ids.are_kept = self.__keeps_rows
 
-    def _append(self, column: Rows, ids: Any = None) -> None:
-        """Add one row for each sample, and the ids that `add` was given."""
-        self._append_later(len(column), lambda: column, ids)
-        self.__settle()
+    def _append(self, rows: Rows | Callable[[], Rows], ids: Any = None, *, length: int = 0) -> None:
+        """Add one row for each sample, and the ids that `add` was given.
 
-    def _append_later(self, length: int, bring: Callable[[], Rows], ids: Any = None) -> None:
-        """Add ``length`` rows that a device is still computing, which ``bring`` waits for."""
+        Of rows that a device is still computing, give a function that waits for them, and their
+        number as ``length``.
+        """
+        if callable(rows):  # in a context, so that a late error names the samples of its own batch
+            bring = partial(copy_context().run, rows)
+        else:
+            length, bring = len(rows), partial(np.asarray, rows)
         checked = self._ids.check(ids, length, self.__length)
         self.__settle(_PENDING - 1)
-        context = copy_context()  # so that a late error names the samples of its own batch
-        self.__pending.append((length, lambda: context.run(bring)))
+        self.__pending.append((length, bring))
         self.__length += length
-        self._ids.add(checked)
+        if checked is not None:
+            self._ids.add(checked)
+        if not callable(rows):
+            self.__settle()
 
     def _rows_of_batch(self, *args: Any, **kwargs: Any) -> tuple[int, Callable[[], Rows], bool]:
         """Return how many rows `add` makes, a function that returns them, and whether it waits."""

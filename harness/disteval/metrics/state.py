@@ -90,9 +90,9 @@ class Ids:
             )
         return SampleRows(found, counts)
 
-    def add(self, checked: SampleRows | None) -> None:
+    def add(self, checked: SampleRows) -> None:
         """Add the ids that `check` returned."""
-        if checked is not None and self.are_kept:
+        if self.are_kept:
             proof = certify(checked.ids)
             self._parts.append(checked)
             self.samples += proof.counted

@@ -118,7 +118,8 @@ class _TorchMetric(BaseMetric):
             given = [_to_tensors(value, device) for value in args]
             named = {name: _to_tensors(value, device) for name, value in kwargs.items()}
             self._results.update(samples, given, named)
-        self._ids.add(checked)
+        if checked is not None:
+            self._ids.add(checked)
 
     def _steps(self, backend: BaseDistBackend, size: int | None) -> Steps:
         name = type(self._metric).__name__

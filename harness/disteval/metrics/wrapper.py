@@ -70,7 +70,7 @@ class Wrapper(SummableMetric):
             return both
 
         if is_late:
-            self._append_later(length, joined, ids)
+            self._append(joined, ids, length=length)
         else:
             self._append(joined(), ids)
 
