@@ -110,7 +110,7 @@ def test_they_have_the_form_that_predict_gives_them() -> None:
 def test_large_predictions_are_gathered_in_several_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("disteval.data.predictions.gathered.MESSAGE_BYTES", 1000)
+    monkeypatch.setattr("disteval.evaluation.gathered.MESSAGE_BYTES", 1000)
     largest: list[int] = []
 
     def rank(backend: ThreadsDist) -> Any:

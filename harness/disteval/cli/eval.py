@@ -41,9 +41,8 @@ from disteval.cli.options import (
 )
 from disteval.cli.terminal import is_quiet, write_reports
 from disteval.data.contents import DIGESTS
-from disteval.data.predictions import Predictions, load_predictions
+from disteval.data.predictions import FormatName, Predictions, load_predictions
 from disteval.data.predictions.formats import FORMATS
-from disteval.data.predictions.settings import FormatName
 from disteval.errors import UsageError
 from disteval.judging.report import header
 from disteval.launched import LaunchedJob

@@ -60,7 +60,8 @@ def collate(samples: list[Any], field: str = "") -> Any:
         return _by_field(samples, field)
     if kinds <= _NUMBERS or all(issubclass(kind, _NUMBER) for kind in kinds):
         found = np.array(samples)
-        return samples if found.dtype == object or _is_rounded(found, samples) else found
+        is_rounded = found.dtype.kind == "f" and _is_rounded(found, samples)
+        return samples if found.dtype == object or is_rounded else found
     torch = sys.modules.get("torch")
     if torch is not None and all(issubclass(kind, torch.Tensor) for kind in kinds):
         return torch.stack(samples) if len({value.shape for value in samples}) == 1 else samples
@@ -80,7 +81,7 @@ _NUMBER = (*_NUMBERS, np.number, np.bool_)
 
 def _is_rounded(found: npt.NDArray[Any], values: Any) -> bool:
     """Return whether floats were made of integers that they do not hold, as of -1 and 2**63."""
-    if found.dtype.kind != "f" or not (np.abs(found) >= 2**53).any():
+    if not (np.abs(found) >= 2**53).any():
         return False
     pairs = zip(np.array(values, dtype=object).ravel(), found.ravel().tolist(), strict=True)
     return any(isinstance(one, int | np.integer) and int(one) != made for one, made in pairs)
@@ -97,7 +98,8 @@ def _arrays_of_lists(values: list[list[Any]]) -> list[npt.NDArray[Any]] | None:
     if any(kind.kind not in "biufc" for kind in kinds):
         return None
     arrays = [array.astype(np.result_type(*kinds), copy=False) for array in arrays]
-    return None if any(map(_is_rounded, arrays, values)) else arrays
+    is_float = np.result_type(*kinds).kind == "f"
+    return None if is_float and any(map(_is_rounded, arrays, values)) else arrays
 
 
 def _by_field(samples: list[Any], field: str) -> Any:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from disteval.arguments import is_switched_on
 from disteval.contract import BaseDistBackend
-from disteval.coverage import GAMMA, MASK, mix
+from disteval.coverage import GAMMA, mix
 from disteval.data.digests import (
     FILE,
     IncomparableError,
@@ -119,14 +119,9 @@ def _tag(text: str) -> Any:
     return hash_snapshots([blake2b(text.encode()).digest()])[0]
 
 
-def keyed(ids: Indices, digests: Digests) -> Digests:
-    """Return the digests, each mixed with the number of its sample."""
-    return mix(digests ^ mix(ids.astype(np.uint64)))
-
-
 def total(ids: Indices, digests: Digests) -> int:
     """Return the sum of the digests, each mixed with its sample's number, modulo 2**64."""
-    return int(keyed(ids, digests).sum(dtype=np.uint64))
+    return int(mix(digests ^ mix(ids.astype(np.uint64))).sum(dtype=np.uint64))
 
 
 def total_of_rows(ids: Indices, batch: Any) -> int | None:
@@ -152,11 +147,6 @@ def bytes_of_list(samples: Any, some: Indices) -> float:
     except Exception:  # the objects decide what may fail
         return math.inf
     return math.inf if FILE.encode() in marshal.dumps([*map(plain, taken)]) else held
-
-
-def as_text(contents: int | None) -> str | None:
-    """Return the digest of an evaluation as users see it."""
-    return None if contents is None else f"{contents & MASK:016x}"
 
 
 def total_of_samples(
@@ -240,7 +230,8 @@ class Elements:
         if self._sum is None or not all(taken):
             self._sum = None
             return
-        sums = np.cumsum(keyed(ids, hash_snapshots(taken)), dtype=np.uint64) + np.uint64(self._sum)
+        mixed = mix(hash_snapshots(taken) ^ mix(ids.astype(np.uint64)))  # see `total`
+        sums = np.cumsum(mixed, dtype=np.uint64) + np.uint64(self._sum)
         places = np.arange(before + 1, self._settled + 1)
         self._sums += sums[places % self._distance == 0].tolist()
         self._sum = int(sums[-1]) if len(sums) else self._sum

@@ -55,8 +55,9 @@ def agree(
         failure = Failure(error.what if isinstance(error, RankError) else what, error)
     mine, own = dict(settings), dict(held or {})
     seen = short(look.text) if look else ""
-    sent = gathered(backend, (digest_of(mine), seen, own), failure, own=True)
-    if any(digest != sent[0][0] for digest, *_ in sent):
+    digest = digest_of(mine) if backend.world_size > 1 else b""
+    sent = gathered(backend, (digest, seen, own), failure, own=True)
+    if any(other != sent[0][0] for other, *_ in sent):
         check_same(backend.all_gather_object(mine))
     if look is not None:
         look.compare([digest for _, digest, _ in sent], backend)

@@ -19,7 +19,7 @@ from disteval.coverage import (
     prove,
     unpacked_ids,
 )
-from disteval.data.contents import DIGESTS, Digests, as_text, differing, digests_of_rows, total
+from disteval.data.contents import DIGESTS, Digests, differing, digests_of_rows, total
 from disteval.data.digests import IncomparableError
 from disteval.default_backend import get_dist_backend, joining_backend
 from disteval.errors import CoverageError, UsageError
@@ -193,7 +193,7 @@ def _once(shards: Sequence[npt.NDArray[np.int64]], digests: Sequence[Sequence[Di
 def _checked(
     contents: int | None, expected: str | None, world_size: int
 ) -> tuple[Literal["exact", "by index"], str | None]:
-    found = as_text(contents)
+    found = None if contents is None else f"{contents:016x}"
     if expected is not None and found != expected:
         raise CoverageError(
             f"the digest of the samples is {found or 'not known'}, and {expected} was expected: "

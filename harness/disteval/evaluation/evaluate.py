@@ -26,7 +26,7 @@ from disteval.coverage import (
     unpacked_ids,
 )
 from disteval.data.collate import Collate, first_rows
-from disteval.data.contents import DIGESTS, SHARD_BITS, as_text
+from disteval.data.contents import DIGESTS, SHARD_BITS
 from disteval.data.length_of import ByLength
 from disteval.data.plan import Batch, Indices
 from disteval.data.predictions import Predictions, complete
@@ -380,9 +380,10 @@ def finish(work: Work, parts: Sequence[Part]) -> Evaluation:
     if isinstance(work.target, Predictions):
         complete(work.target, work.task.name, whole.files, whole.certificate)
     counted, _, contents = whole.certificate
+    digest = None if contents is None else f"{contents:016x}"
     return Evaluation(
         results, counted, padded=0, world_size=1, batch_size=0, seconds=0.0,
-        digest=as_text(contents), repeatable=whole.repeatable,
+        digest=digest, repeatable=whole.repeatable,
     )  # fmt: skip
 
 

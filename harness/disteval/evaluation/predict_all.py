@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.data.predictions import GatheredPredictions, Predictions, load_predictions
-from disteval.data.predictions.settings import FormatName
+from disteval.data.predictions import FormatName, Predictions, load_predictions
 from disteval.default_backend import joining_backend
 from disteval.errors import UsageError
 from disteval.evaluation.agreement import agree
 from disteval.evaluation.evaluate import evaluate
+from disteval.evaluation.gathered import GatheredPredictions
 from disteval.evaluation.task import Predict
 
 

@@ -16,12 +16,13 @@ from typing import Any, Literal
 from disteval import traces
 from disteval.arguments import check_choice, check_count, check_seconds
 from disteval.data.plan import Batch, dealt
-from disteval.data.predictions import GatheredPredictions, Predictions, locked
+from disteval.data.predictions import Predictions, locked
 from disteval.data.predictions.writer import is_due
 from disteval.data.same_streams import check_streams
 from disteval.data.sources import NOTHING, Indexed, Shards, Source
 from disteval.errors import HarnessError, UsageError, describe_error
 from disteval.evaluation.agreement import Failure, gathered, on_rank_0
+from disteval.evaluation.gathered import GatheredPredictions
 from disteval.evaluation.result import Evaluation, read_result
 from disteval.evaluation.work import Work
 from disteval.identity import short

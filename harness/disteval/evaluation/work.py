@@ -14,11 +14,12 @@ from disteval.by_sample import takes_ids
 from disteval.contract import BaseDistBackend
 from disteval.data.contents import CONTENTS, DIGESTS, Look, drawn_numbers
 from disteval.data.plan import Batch
-from disteval.data.predictions import GatheredPredictions, PartWriter, Predictions
+from disteval.data.predictions import PartWriter, Predictions
 from disteval.data.samples import Sized, open_samples
 from disteval.data.sources import Indexed, Shards, Source, Streamed, source_of
 from disteval.errors import UsageError
 from disteval.evaluation.canary import Canary
+from disteval.evaluation.gathered import GatheredPredictions
 from disteval.evaluation.task import Task
 from disteval.evaluation.updates import Updates
 from disteval.identity import HELD, Description, describe, is_whole, short

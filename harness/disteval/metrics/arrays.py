@@ -42,7 +42,7 @@ def kind_of(array: Any) -> str:
 
 def shape_of(array: Any, what: str = "values") -> tuple[int, ...]:
     """Return the shape of an array of any framework, or of a list; UsageError if it has none."""
-    return tuple(array.shape) if hasattr(array, "shape") else _as_numpy(array, what).shape
+    return tuple(array.shape) if hasattr(array, "shape") else to_numpy(array, what).shape
 
 
 def to_numpy(array: Any, what: str = "values") -> Array:
@@ -59,7 +59,26 @@ def to_numpy(array: Any, what: str = "values") -> Array:
         array = array.cpu().numpy()
     if str(getattr(array, "dtype", "")) == "mlx.core.bfloat16":  # NumPy refuses its buffer
         array = array.astype(sys.modules["mlx.core"].float32)
-    found = _as_numpy(array, what)
+    if array is None or isinstance(array, Mapping | Set | Iterator):
+        kind = "None" if array is None else f"a value of type {type(array).__name__}"
+        raise UsageError(f"{what} must be an array or a list of numbers, not {kind}")
+    # NumPy imports numpy.ma when it is first used, which takes a moment, so only for a subclass.
+    is_subclass = isinstance(array, np.ndarray) and type(array) is not np.ndarray
+    if is_subclass and np.ma.is_masked(array):
+        raise UsageError(
+            f"{what} must be an array without masked elements, because NumPy drops the mask; leave "
+            f"out those samples, or give them a value with filled()"
+        )
+    try:
+        found = np.asarray(array)
+    except ValueError:
+        sizes = [len(part) if hasattr(part, "__len__") else 0 for part in array]
+        other = next((at for at, size in enumerate(sizes) if size != sizes[0]), None)
+        where = "" if other is None else f": {sample(other)} has {sizes[other]}, not {sizes[0]}"
+        raise UsageError(
+            f"{what} must be an array, not a {type(array).__name__} whose parts have different "
+            f"shapes{where}"
+        ) from None
     if found.dtype.name == "bfloat16":
         found = found.astype(np.float32)
     if found.dtype.kind not in "biuf":
@@ -84,29 +103,6 @@ def _odd_one(found: Array) -> str:
     if at is None or found.ndim == 0:
         return ""
     return f": {sample(at // (found.size // len(found)))} has {values[at]!r:.100}"
-
-
-def _as_numpy(array: Any, what: str) -> Array:
-    if array is None or isinstance(array, Mapping | Set | Iterator):
-        kind = "None" if array is None else f"a value of type {type(array).__name__}"
-        raise UsageError(f"{what} must be an array or a list of numbers, not {kind}")
-    # NumPy imports numpy.ma when it is first used, which takes a moment, so only for a subclass.
-    is_subclass = isinstance(array, np.ndarray) and type(array) is not np.ndarray
-    if is_subclass and np.ma.is_masked(array):
-        raise UsageError(
-            f"{what} must be an array without masked elements, because NumPy drops the mask; leave "
-            f"out those samples, or give them a value with filled()"
-        )
-    try:
-        return np.asarray(array)
-    except ValueError:
-        sizes = [len(part) if hasattr(part, "__len__") else 0 for part in array]
-        other = next((at for at, size in enumerate(sizes) if size != sizes[0]), None)
-        where = "" if other is None else f": {sample(other)} has {sizes[other]}, not {sizes[0]}"
-        raise UsageError(
-            f"{what} must be an array, not a {type(array).__name__} whose parts have different "
-            f"shapes{where}"
-        ) from None
 
 
 def is_on_host(array: Any) -> bool:

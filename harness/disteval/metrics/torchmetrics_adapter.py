@@ -17,7 +17,7 @@ import numpy as np
 from disteval.contract import BaseDistBackend
 from disteval.coverage import add_certificates, describe_faults, not_once, prove
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, Numbers, kind_of, shape_of, to_numpy
+from disteval.metrics.arrays import Array, Numbers, kind_of, to_numpy
 from disteval.metrics.base import BaseMetric, Steps, settings_in, spelled
 from disteval.metrics.state import all_have_ids, check_collected, no_samples
 
@@ -425,7 +425,7 @@ def _length(value: Any) -> int:
         return next((_length(part) for part in value.values()), 0)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return len(value)
-    shape = () if value is None else shape_of(value)
+    shape = getattr(value, "shape", ())
     return shape[0] if shape else 1
 
 

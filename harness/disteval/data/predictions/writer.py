@@ -10,9 +10,9 @@ from typing import Any
 
 from disteval.arguments import unwritable
 from disteval.data.predictions.columns import Ids, StoredTable, joined, same_form, table_of
+from disteval.data.predictions.folder import Predictions
 from disteval.data.predictions.parts import PartFile, write_part
 from disteval.data.predictions.reader import finished
-from disteval.data.predictions.settings import Predictions
 
 PART_BYTES = 64 << 20
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 30.0

@@ -7,7 +7,8 @@ from typing import Any
 
 from disteval.contract import BaseDistBackend
 from disteval.data.predictions.columns import Ids, StoredTable, joined, table_of
-from disteval.errors import CoverageError, RankError, describe_error
+from disteval.errors import describe_error
+from disteval.evaluation.agreement import Failure, gathered, on_rank_0
 
 MESSAGE_BYTES = 16 << 20
 """About how much each rank sends in one collective."""
@@ -42,33 +43,27 @@ class GatheredPredictions:
 
         Raises:
             RankError: On every rank, if a rank's predictions have several forms.
-            CoverageError: On every rank, if rank 0 could not put them together.
+            UsageError: On every rank, if those of ranks do.
         """
         pieces: list[StoredTable] = []
-        failure: str | None = None
+        failure: Failure | None = None
         try:
             if self._tables:
                 pieces, self._tables = _pieces(joined(self._tables)), []
         except Exception as error:  # the other ranks wait for this one
-            failure = describe_error(error)
-        told = self._backend.all_gather_object((len(pieces), failure))
-        for rank, (_, other) in enumerate(told):
-            if other is not None:
-                raise RankError(rank, f"could not gather its predictions: {other}")
+            what = f"could not gather its predictions: {describe_error(error)}"
+            failure = Failure(what, error)
         found: list[StoredTable] = []
-        for number in range(max(count for count, _ in told)):
+        for number in range(max(gathered(self._backend, len(pieces), failure))):
             piece = pieces[number] if number < len(pieces) else None
             sent = self._backend.all_gather_object(piece)
             if self._backend.rank == 0:
                 found += [table for table in sent if table is not None]
-        if self._backend.rank == 0:
-            try:
-                self.result = joined(found).in_order().outputs() if found else []
-            except Exception as error:
-                failure = describe_error(error)
-        failure = self._backend.broadcast_object(failure, src=0)
-        if failure is not None:
-            raise CoverageError(f"the predictions can't be put together: {failure}")
+
+        def put_together() -> None:
+            self.result = joined(found).in_order().outputs() if found else []
+
+        on_rank_0(self._backend, put_together, "put the predictions together")
 
 
 def _pieces(table: StoredTable) -> list[StoredTable]:
