@@ -166,40 +166,24 @@ class _Layout:
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         self._flat = sharding is not None
-        if sharding is not None:
-            here = [d for d in sharding.mesh.devices.flat if d.process_index == jax.process_index()]
-            self._all = sharding.mesh.devices.size
-        else:
-            here = list(devices or jax.local_devices())
-            sharding = NamedSharding(Mesh(np.array(here), ("devices",)), PartitionSpec("devices"))
-            self._all = len(here)
-        self._size = size
-        self._devices = here
-        self._sharding = sharding
-        self._rows = max(-(-size // len(here)), least)
+        if sharding is None:
+            mesh = Mesh(np.array(devices or jax.local_devices()), ("devices",))
+            sharding = NamedSharding(mesh, PartitionSpec("devices"))
+        self._size, self._sharding = size, sharding
+        self._devices = len(sharding.mesh.local_devices)
+        self._rows = max(-(-size // self._devices), least)
 
     def put(self, array: Array) -> Array:
-        """Pad an array and copy its parts to the devices."""
+        """Pad an array and copy its parts to the devices of this process."""
         import jax
 
         array = np.asarray(array)
-        parts = []
-        for number, device in enumerate(self._devices):
-            part = self._part(array, number * self._rows)
-            parts.append(jax.device_put(part if self._flat else part[None], device))
-        lead = (self._all * self._rows,) if self._flat else (self._all, self._rows)
-        return jax.make_array_from_single_device_arrays(
-            (*lead, *array.shape[1:]), self._sharding, parts
-        )
-
-    def _part(self, array: Array, start: int) -> Array:
-        """Return one device's rows: a view if no row is padding, else a copy that ends in zeros."""
-        real = min(max(self._size - start, 0), self._rows)
-        if real == self._rows:
-            return array[start : start + real]
-        padded = np.zeros((self._rows, *array.shape[1:]), array.dtype)
-        padded[:real] = array[start : start + real]
-        return padded
+        if missing := self._devices * self._rows - self._size:
+            padding = np.zeros((missing, *array.shape[1:]), array.dtype)
+            array = np.concatenate([array, padding])
+        if not self._flat:
+            array = array.reshape(self._devices, self._rows, *array.shape[1:])
+        return jax.make_array_from_process_local_data(self._sharding, array)
 
     def take(self, array: Array) -> Array:
         """Copy a result to the host's memory, and remove the padding."""
