@@ -28,7 +28,7 @@ from disteval.coverage import (
 from disteval.data.collate import Collate, first_rows
 from disteval.data.contents import DIGESTS, SHARD_BITS
 from disteval.data.length_of import ByLength
-from disteval.data.plan import Batch, Indices
+from disteval.data.plan import Batch
 from disteval.data.predictions import Predictions, complete
 from disteval.data.same_streams import runs_of_elements
 from disteval.default_backend import joining_backend
@@ -195,7 +195,7 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
         report = work.progress if callable(work.progress) else None
         if report is None and work.progress and not schedule.rank and total != 0:
             report = stack.enter_context(_bar(total))
-        failure = run(work, schedule, report, total)
+        failure = _Loop(work, schedule).run(report, total)
     found = schedule.complete(partial(finish, work), failure)
     stored, compared, leases = found.stored, found.compared, found.leases
     alone = found.world_size == 1 and not stored
@@ -227,32 +227,80 @@ def carry_out(work: Work, schedule: Schedule) -> Evaluation:
 
 
 class _Loop:
-    """What the loop does with each batch.
+    """The loop over the batches of one rank.
 
     Args:
         work: What is evaluated.
-        schedule: Takes what was done.
-
-    Attributes:
-        place: What is being done at present, as an error names it.
-        ids: The samples with which it is done.
-        is_whole: Whether metrics and predictions have the same samples.
+        schedule: Says which samples, and takes what was done.
     """
 
     def __init__(self, work: Work, schedule: Schedule) -> None:
         self._work, self._schedule, self._counted = work, schedule, Counted()
+        # What is being done at present, as an error names it, and with which samples.
+        self._place, self._ids = "starting", np.zeros(0, np.int64)
+        self._is_whole, self._is_first = True, True  # whether metrics and predictions agree
         self._predict, self._add, self._write = work.task.predict, work.updates.add, work.write
         if (recorder := traces.current()) is not None:
             self._predict = recorder.timed(self._predict, "compute", "predict")
             self._add = recorder.timed(self._add, "metric", "add")
             self._write = self._write and recorder.timed(self._write, "data", "write")
-        self.place, self.ids = "starting", np.zeros(0, np.int64)
-        self.is_whole, self._is_first = True, True
+
+    def run(self, report: Progress | None, total: int | None) -> Failure | None:
+        """Evaluate and commit what the schedule says; return what failed on this rank, if anything.
+
+        Args:
+            report: Is told of each batch; None tells nobody.
+            total: The number of samples of this rank, as far as it is known.
+        """
+        schedule = self._schedule
+        try:
+            check_own(self._work.task.metrics)
+            self._place = "reading"
+            with drawn() as names:
+                for units in schedule.leases():
+                    then = "commit"
+                    with closing(schedule.source.read(units)) as batches:
+                        for batch in traces.loading(batches, lambda batch: len(batch.ids)):
+                            self.evaluate(batch)
+                            schedule.seen += batch.samples
+                            self._place = "progress"
+                            if report is not None:
+                                report(schedule.seen, total)
+                            self._place = "committing"
+                            then = schedule.after(batch)
+                            if then == "drop":
+                                break
+                            if then == "commit":
+                                self.commit()
+                            self._place = "reading"
+                    self._place = "committing"
+                    if then == "drop":
+                        self.drop()
+                    else:
+                        self.commit()
+                    self._place = "reading"
+            if names:
+                _log.warning(
+                    "rank %d drew from the global generator of %s while it evaluated samples, so "
+                    "the result depends on ranks and batches if the numbers count; give predict or "
+                    "collate a parameter ids, and draw by disteval.seeds(ids)",
+                    schedule.rank, " and ".join(names),
+                )  # fmt: skip
+        except BaseException as error:
+            if self._is_whole and self._place != "committing":
+                schedule.keep(self.commit)
+            if not isinstance(error, Exception):
+                raise
+            failure = self._failure(error)
+            # At once, for the other ranks hear of it after their last batch.
+            _log.error("rank %d %s", schedule.rank, failure.what, exc_info=failure.error)
+            return failure
+        return None
 
     def evaluate(self, batch: Batch) -> None:
         """Evaluate a batch, and give its samples that count to metrics and predictions."""
         work, ids = self._work, batch.ids
-        self.place, self.ids = "predict", ids
+        self._place, self._ids = "predict", ids
         outputs = work.canary.first(work, self._predict, batch)
         if work.models:
             work.warn_of_training()
@@ -262,18 +310,18 @@ class _Loop:
         if len(ids) < batch.rows:
             outputs = first_rows(outputs, batch.rows, len(ids))
         with self._schedule.whole():
-            self.is_whole = False
-            self.place = ""  # the updates know better
+            self._is_whole = False
+            self._place = ""  # the updates know better
             self._add(outputs, batch.real, ids)
             if self._is_first and self._schedule.is_kept:
-                self.place = "metrics"
+                self._place = "metrics"
                 check_kept(work.task.metrics)
             self._is_first = False
-            self.place = "predictions"
+            self._place = "predictions"
             if self._write is not None:
                 self._write(ids, outputs, batch.real)
             self._counted.add(ids, batch.contents, int(ids[0]) >> SHARD_BITS)
-            self.is_whole = True
+            self._is_whole = True
 
     def commit(self) -> None:
         """Commit what was done since the last commit."""
@@ -297,62 +345,18 @@ class _Loop:
         if self._work.writer is not None:
             self._work.writer.drop()
 
-
-def run(
-    work: Work, schedule: Schedule, report: Progress | None, total: int | None
-) -> Failure | None:
-    """Evaluate what a schedule says, and commit it; return what failed on this rank, if anything.
-
-    Args:
-        work: What is evaluated.
-        schedule: Says which samples, and takes what was done.
-        report: Is told of each batch; None tells nobody.
-        total: The number of samples of this rank, as far as it is known.
-    """
-    loop = _Loop(work, schedule)
-    try:
-        check_own(work.task.metrics)
-        loop.place = "reading"
-        with drawn() as names:
-            for units in schedule.leases():
-                then = "commit"
-                with closing(schedule.source.read(units)) as batches:
-                    for batch in traces.loading(batches, lambda batch: len(batch.ids)):
-                        loop.evaluate(batch)
-                        schedule.seen += batch.samples
-                        loop.place = "progress"
-                        if report is not None:
-                            report(schedule.seen, total)
-                        loop.place = "committing"
-                        then = schedule.after(batch)
-                        if then == "drop":
-                            break
-                        if then == "commit":
-                            loop.commit()
-                        loop.place = "reading"
-                loop.place = "committing"
-                if then == "drop":
-                    loop.drop()
-                else:
-                    loop.commit()
-                loop.place = "reading"
-        if names:
-            _log.warning(
-                "rank %d drew from the global generator of %s while it evaluated samples, so the "
-                "result depends on ranks and batches if the numbers count; give predict or collate "
-                "a parameter ids, and draw by disteval.seeds(ids)",
-                schedule.rank, " and ".join(names),
-            )  # fmt: skip
-    except BaseException as error:
-        if loop.is_whole and loop.place != "committing":
-            schedule.keep(loop.commit)
-        if not isinstance(error, Exception):
-            raise
-        failure = _failure(loop.place or work.updates.doing, loop.ids, error)
-        # At once, for the other ranks hear of it after their last batch.
-        _log.error("rank %d %s", schedule.rank, failure.what, exc_info=failure.error)
-        return failure
-    return None
+    def _failure(self, error: Exception) -> Failure:
+        """Say what failed, and where."""
+        if isinstance(error, SampleError):
+            cause = error.__cause__
+            return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
+        if self._place in ("starting", "reading", "committing"):
+            return Failure(f"failed while {self._place}: {describe_error(error)}", error)
+        where = "at its padding"
+        if len(self._ids):
+            where = f"at sample{'s' * (len(self._ids) > 1)} {name_some(self._ids)}"
+        place = self._place or self._work.updates.doing
+        return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
 
 
 def finish(work: Work, parts: Sequence[Part]) -> Evaluation:
@@ -385,18 +389,6 @@ def finish(work: Work, parts: Sequence[Part]) -> Evaluation:
         results, counted, padded=0, world_size=1, batch_size=0, seconds=0.0,
         digest=digest, repeatable=whole.repeatable,
     )  # fmt: skip
-
-
-def _failure(place: str, ids: Indices, error: Exception) -> Failure:
-    if isinstance(error, SampleError):
-        cause = error.__cause__
-        return Failure(f"failed: {error}", cause if isinstance(cause, Exception) else error)
-    if place in ("starting", "reading", "committing"):
-        return Failure(f"failed while {place}: {describe_error(error)}", error)
-    where = "at its padding"
-    if len(ids):
-        where = f"at sample{'s' * (len(ids) > 1)} {name_some(ids)}"
-    return Failure(f"failed {where}, in {place}: {describe_error(error)}", error)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from disteval.arguments import check_flag
 from disteval.errors import UsageError
-from disteval.metrics.arrays import Array, is_on_host, rank_labels, refuse_rows, shape_of, to_numpy
+from disteval.metrics.arrays import Array, rank_labels, refuse_rows, shape_of, to_numpy
 from disteval.metrics.base import SummableMetric, Sums
 from disteval.metrics.labels import above, check_paired, class_indices, thresholds_of, topk_of
 
@@ -85,11 +85,11 @@ class Accuracy(SummableMetric):
                 f"shape {shape}"
             )
         true = class_indices(labels, classes)
-        ranked = rank_labels(predictions, true)
-        if is_on_host(predictions):
-            self._append(self._verdicts(*ranked), ids)
-        else:
+        *ranked, is_late = rank_labels(predictions, true)
+        if is_late:
             self._append(lambda: self._verdicts(*ranked), ids, length=len(true))
+        else:
+            self._append(self._verdicts(*ranked), ids)
 
     def sums_of(self, column: Array) -> Sums:
         """Count the right samples for each key: int64 of shape (keys,)."""

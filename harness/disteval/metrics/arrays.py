@@ -105,13 +105,7 @@ def _odd_one(found: Array) -> str:
     return f": {sample(at // (found.size // len(found)))} has {values[at]!r:.100}"
 
 
-def is_on_host(array: Any) -> bool:
-    """Return whether an array can be read without waiting for a device."""
-    kind = kind_of(array)
-    return kind == "numpy" or (kind == "torch" and array.device.type == "cpu")
-
-
-def rank_labels(scores: Any, labels: Numbers) -> tuple[Any, Any, Any]:
+def rank_labels(scores: Any, labels: Numbers) -> tuple[Any, Any, Any, bool]:
     """Rank each sample's label among its scores, on the device that holds the scores.
 
     A label's rank is the number of classes before it, if classes are ordered by falling score and,
@@ -123,15 +117,15 @@ def rank_labels(scores: Any, labels: Numbers) -> tuple[Any, Any, Any]:
 
     Returns:
         The ranks, integers; the labels' own scores; and which rows hold NaN, whose ranks mean
-        nothing: each of shape (N,), on the device, which may still be computing them.
+        nothing: each of shape (N,), on the device. And whether it may still be computing them.
     """
-    kind, dtype = kind_of(scores), str(getattr(scores, "dtype", ""))
+    kind, dtype, is_late = kind_of(scores), str(getattr(scores, "dtype", "")), True
     if "complex" in dtype or "str" in dtype:
         raise UsageError(f"predictions must be real numbers, not of {dtype}")
     if kind == "tensorflow":
-        return _rank_tensorflow(scores, labels)
+        return *_rank_tensorflow(scores, labels), is_late
     if kind == "torch":
-        torch = sys.modules["torch"]
+        torch, is_late = sys.modules["torch"], scores.device.type != "cpu"
         scores = scores.detach().to_dense()
         index = torch.from_numpy(labels).to(scores.device)[:, None]
         own = scores.gather(1, index)
@@ -143,11 +137,11 @@ def rank_labels(scores: Any, labels: Numbers) -> tuple[Any, Any, Any]:
         own = jnp.take_along_axis(scores, index, axis=1)
         earlier = jnp.arange(scores.shape[1]) < index
     else:
-        scores, index = to_numpy(scores, "predictions"), labels[:, None]
+        scores, index, is_late = to_numpy(scores, "predictions"), labels[:, None], False
         own = np.take_along_axis(scores, index, axis=1)
         earlier = np.arange(scores.shape[1]) < index
     before = (scores > own) | ((scores == own) & earlier)
-    return before.sum(axis=1), own[:, 0], (scores != scores).any(axis=1)
+    return before.sum(axis=1), own[:, 0], (scores != scores).any(axis=1), is_late
 
 
 def _rank_tensorflow(scores: Any, labels: Numbers) -> tuple[Any, Any, Any]:
