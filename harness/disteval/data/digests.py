@@ -141,23 +141,20 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     if kind is tuple or kind is list:
         return kind.__name__, tuple([plain(part, inside) for part in value])
     if kind is dict:
-        return _plain_dict(value, inside)
+        if (known := _tagged(tuple(value))) is None:
+            pairs = (bytes_of((key, part), inside) for key, part in value.items())
+            return "items", tuple(sorted(pairs))
+        values, tag = known
+        return "dict", tag, tuple([plain(part, inside) for part in values(value)])
     if kind is set or kind is frozenset:
         return kind.__name__, tuple(sorted(bytes_of(part, inside) for part in value))
     if kind is np.ndarray or isinstance(value, np.generic | np.memmap):
         return _plain_array(np.asarray(value), inside)
     if kind_of(value) != "numpy":
         with suppress(Exception):  # as of ragged and nested tensors
-            return _plain_tensor(value, inside)
+            array = _plain_array(array_of(value), inside)
+            return "tensor", str(value.dtype), tuple(value.shape), array
     return _plain_object(value, inside)
-
-
-def _plain_dict(value: dict[Any, Any], inside: tuple[int, ...]) -> Any:
-    if (known := _tagged(tuple(value))) is None:
-        pairs = (bytes_of((key, part), inside) for key, part in value.items())
-        return "items", tuple(sorted(pairs))
-    values, tag = known
-    return "dict", tag, tuple([plain(part, inside) for part in values(value)])
 
 
 def bytes_of(value: Any, inside: tuple[int, ...] = ()) -> bytes:
@@ -177,11 +174,6 @@ def _plain_array(array: npt.NDArray[Any], inside: tuple[int, ...]) -> Any:
     else:
         content = int(hash_rows(array[None])[0])
     return "array", str(dtype) if dtype.names else dtype.str, array.shape, content
-
-
-def _plain_tensor(value: Any, inside: tuple[int, ...]) -> Any:
-    array = array_of(value)
-    return "tensor", str(value.dtype), tuple(value.shape), _plain_array(array, inside)
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:

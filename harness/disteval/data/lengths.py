@@ -35,8 +35,8 @@ def gather_lengths(
     """
     samples = samples.items if isinstance(samples, Items) else samples
     if isinstance(length, str):
-        known = _column(samples, length)
-        if known is not None:
+        known = samples.column(length) if isinstance(samples, Columns) else None
+        if isinstance(known, np.ndarray) and known.ndim == 1 and known.dtype.kind in "iu":
             return _checked_array(known, len(samples), f"the field {length!r}")[:size]
     elif length is not None and not callable(length):
         return _checked_array(np.asarray(length), len(samples), "length")[:size]
@@ -58,13 +58,6 @@ def gather_lengths(
                 raise UsageError(message) from cause
             raise RankError(rank, f"failed: {described}") from cause
     return np.concatenate([lengths for lengths, _ in gathered]).astype(np.int64)
-
-
-def _column(samples: Any, name: str) -> npt.NDArray[Any] | None:
-    """Return a field that holds the lengths of all samples, so that no sample must be read."""
-    column = samples.column(name) if isinstance(samples, Columns) else None
-    is_number = isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iu"
-    return column if is_number else None
 
 
 def _checked_array(found: npt.NDArray[Any], size: int, what: str) -> npt.NDArray[np.int64]:

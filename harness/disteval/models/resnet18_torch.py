@@ -233,7 +233,9 @@ class SlicedPredict:
             missing = len(slices[0]) - len(slices[-1])
             if missing:
                 slices[-1] = functional.pad(slices[-1], (0, 0) * 3 + (0, missing))
-            return torch.cat([self._scores(each) for each in slices])[: len(images)]
+            form = torch.channels_last
+            batches = (preprocess(each).to(self._kind, memory_format=form) for each in slices)
+            return torch.cat([self._model(batch) for batch in batches])[: len(images)]
 
     @staticmethod
     def slice_rows(rows: int) -> int:
@@ -242,10 +244,6 @@ class SlicedPredict:
         A batch of some such slices has slices of the same number of rows.
         """
         return -(-rows // max(1, -(-rows // _SLICE)))
-
-    def _scores(self, images: torch.Tensor) -> torch.Tensor:
-        batch = preprocess(images).to(self._kind, memory_format=torch.channels_last)
-        return self._model(batch)
 
 
 def use_products(model: ResNet18, size: int = 32) -> ResNet18:

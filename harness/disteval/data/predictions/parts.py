@@ -89,7 +89,8 @@ class PartFile:
         }
         certificate = Certificate(*facts.pop("certificate"))
         offsets = tuple(facts.pop("offsets"))
-        if not NAME.fullmatch(facts["name"] + ".") or not all(map(_is_suffix, files)):
+        is_own = all(suffix[:1] == "." and "/" not in suffix for suffix in files)
+        if not NAME.fullmatch(facts["name"] + ".") or not is_own:
             raise ValueError(f"a part has the name {facts['name']!r}")
         return cls(files=files, fields=fields, certificate=certificate, offsets=offsets, **facts)
 
@@ -157,7 +158,3 @@ def unsealed(path: Path, longest: int) -> dict[str, Any]:
 
 def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()
-
-
-def _is_suffix(suffix: str) -> bool:
-    return suffix.startswith(".") and "/" not in suffix
