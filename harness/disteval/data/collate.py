@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from disteval.data.contents import total_of_samples
-from disteval.data.digests import IncomparableError, digest_of
+from disteval.data.contents import changed, total
+from disteval.data.digests import IncomparableError, digest_of, hash_snapshots, snapshot
 from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
@@ -188,10 +188,16 @@ def assemble(
         UsageError: A sample has changed since its snapshot was taken.
         SampleError: The function failed.
     """
-    contents = None
+    count, rows, contents = picked.counted, picked.rows, None
     if len(snapshots):
-        contents = total_of_samples(samples, snapshots, picked.indices, picked.counted)
-    count, rows = picked.counted, picked.rows
+        # A buffer that is used again has changed all samples but the last. Two of a batch are
+        # looked at, and in a batch with the first sample all of them.
+        end = len(samples) - 1
+        for place in {0, end // 2} - {end} if picked.indices[0] else range(end):
+            if snapshots[place] and snapshot(samples[place]) != snapshots[place]:
+                raise changed(int(picked.indices[place]))
+        if all(snapshots[:count]):
+            contents = total(picked.indices[:count], hash_snapshots(snapshots[:count]))
     # Each repeat is a dict of its own, because some functions pop the fields of dicts.
     last = samples[-1]
     repeats = [dict(last) if type(last) is dict else last for _ in range(rows - len(samples))]

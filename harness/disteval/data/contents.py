@@ -124,16 +124,6 @@ def total(ids: Indices, digests: Digests) -> int:
     return int(mix(digests ^ mix(ids.astype(np.uint64))).sum(dtype=np.uint64))
 
 
-def total_of_rows(ids: Indices, batch: Any) -> int | None:
-    """Return the `total` of a batch of rows; None if it is not wanted or not known."""
-    if not is_switched_on(DIGESTS) or not len(ids):
-        return None
-    try:
-        return total(ids, digests_of_rows(batch))
-    except IncomparableError:
-        return None
-
-
 def bytes_of_list(samples: Any, some: Indices) -> float:
     """Return about how many bytes the samples of a list take, of which some are looked at.
 
@@ -147,32 +137,6 @@ def bytes_of_list(samples: Any, some: Indices) -> float:
     except Exception:  # the objects decide what may fail
         return math.inf
     return math.inf if FILE.encode() in marshal.dumps([*map(plain, taken)]) else held
-
-
-def total_of_samples(
-    samples: Sequence[Any], taken: Sequence[bytes], ids: Indices, counted: int
-) -> int | None:
-    """Return the `total` of a batch by its snapshots; None if a sample can't be compared.
-
-    Samples that have changed since they were read are refused, as one buffer for all of them has.
-    Two of a batch are looked at, and in a batch with the first sample all of them: a buffer that
-    is used again has changed all but the last.
-
-    Args:
-        samples: The samples.
-        taken: The snapshot of each, taken before the next one was read.
-        ids: The number of each.
-        counted: How many of them count, from the first on.
-
-    Raises:
-        UsageError: A sample has changed.
-    """
-    last = len(samples) - 1
-    for place in range(last) if not ids[0] else {0, last // 2} - {last}:
-        if taken[place] and snapshot(samples[place]) != taken[place]:
-            raise changed(int(ids[place]))
-    known = taken[:counted]
-    return total(ids[:counted], hash_snapshots(known)) if all(known) else None
 
 
 def changed(number: int) -> UsageError:

@@ -21,9 +21,9 @@ from disteval.data.contents import (
     changed,
     digests_of,
     digests_of_rows,
-    total_of_rows,
+    total,
 )
-from disteval.data.digests import snapshot
+from disteval.data.digests import IncomparableError, snapshot
 from disteval.data.plan import Batch, Indices, Picked
 from disteval.errors import SampleError, UsageError, describe_error
 
@@ -127,7 +127,10 @@ class Columns:
         filled = self._form(taken)
         real = filled if count == picked.rows else self._form([part[:count] for part in taken])
         ids = picked.indices[:count]
-        contents = total_of_rows(ids, real)
+        contents = None
+        if len(ids) and is_switched_on(DIGESTS):
+            with suppress(IncomparableError):
+                contents = total(ids, digests_of_rows(real))
         samples = len(picked.indices)
         return Batch(ids, filled, real, picked.rows, contents, numbers, picked.unit, samples)
 
