@@ -88,11 +88,12 @@ class ByLength:
         return f"ByLength(length={length}, {how})"
 
 
-def length_of(sample: Any, length: Measure = None) -> int:
+def length_of(sample: Any, number: int, length: Measure) -> int:
     """Return the length of one sample.
 
     Args:
         sample: The sample.
+        number: Its number, for an error.
         length: A function of the sample; or the name of a field, which holds a number or anything
             with a length. By default the length is that of the field ``input_ids`` or ``tokens``
             of a dict, of the first field of a tuple, or of the sample itself.
@@ -100,16 +101,29 @@ def length_of(sample: Any, length: Measure = None) -> int:
     Raises:
         UsageError: The sample has no such field, or its length is not a whole number from 0 to
             2**40.
+        SampleError: It has no length for another reason.
     """
-    if callable(length):
-        return _checked(length(sample), "length(sample)")
-    if length is not None:
-        return _checked(_size_of(_field(sample, length)), f"the field {length!r}")
-    if isinstance(sample, Mapping):
-        names = [name for name in FIELDS if name in sample]
-        found = _field(sample, *(names[:1] or FIELDS))
-        return _checked(_size_of(found), f"the field {names[0]!r}")
-    return _checked(_size_of(sample[0] if isinstance(sample, tuple) else sample), "the sample")
+    try:
+        if callable(length):
+            found, what = length(sample), "length(sample)"
+        elif length is not None:
+            found, what = _size_of(_field(sample, length)), f"the field {length!r}"
+        elif isinstance(sample, Mapping):
+            names = [name for name in FIELDS if name in sample][:1]
+            found, what = _size_of(_field(sample, *(names or FIELDS))), f"the field {names[0]!r}"
+        else:
+            found, what = _size_of(sample[0] if isinstance(sample, tuple) else sample), "the sample"
+        value = found.item() if hasattr(found, "item") else found
+        if not is_count(value, 0, LONGEST):
+            raise UsageError(
+                f"{what} gives the length {found!r:.100}; a length is a whole number from 0 to "
+                f"2**40"
+            )
+        return int(value)
+    except UsageError as error:
+        raise UsageError(f"sample {number}: {error}") from error
+    except Exception as error:
+        raise SampleError(number, f"has no length: {describe_error(error)}") from error
 
 
 def _field(sample: Any, *names: str) -> Any:
@@ -130,22 +144,3 @@ def _size_of(value: Any) -> Any:
     if shape is None:
         return len(value) if hasattr(value, "__len__") else value
     return shape[0] if len(shape) else value
-
-
-def _checked(found: Any, what: str) -> int:
-    value = found.item() if hasattr(found, "item") else found
-    if not is_count(value, 0, LONGEST):
-        raise UsageError(
-            f"{what} gives the length {found!r:.100}; a length is a whole number from 0 to 2**40"
-        )
-    return int(value)
-
-
-def length_of_sample(sample: Any, number: int, length: Measure) -> int:
-    """Return the length of a sample, which an error names; see `length_of`."""
-    try:
-        return length_of(sample, length)
-    except UsageError as error:
-        raise UsageError(f"sample {number}: {error}") from error
-    except Exception as error:
-        raise SampleError(number, f"has no length: {describe_error(error)}") from error

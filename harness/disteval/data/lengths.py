@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disteval.contract import BaseDistBackend
-from disteval.data.length_of import LONGEST, Length, Measure, length_of_sample
+from disteval.data.length_of import LONGEST, Length, Measure, length_of
 from disteval.data.samples import Columns, Items, fetch
 from disteval.errors import RankError, UsageError, describe_error
 
@@ -82,5 +82,5 @@ def _read_lengths(samples: Any, share: range, length: Measure) -> npt.NDArray[np
     for start in range(0, len(share), _CHUNK):
         numbers = np.array(share[start : start + _CHUNK])
         for place, sample in enumerate(fetch(samples, numbers), start):
-            found[place] = length_of_sample(sample, share[place], length)
+            found[place] = length_of(sample, share[place], length)
     return found

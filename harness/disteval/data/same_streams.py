@@ -40,10 +40,27 @@ def check_streams(
             as exactly as is known.
     """
     lengths, contents = notes[0]
-    for rank, note in enumerate(notes):
-        if note != notes[0]:
-            raise UsageError(_different_elements(rank, elements, backend))
-    return 0 if contents is None else sum(lengths.values())
+    rank = next((rank for rank, note in enumerate(notes) if note != notes[0]), None)
+    if rank is None:
+        return 0 if contents is None else sum(lengths.values())
+    sums = {**elements.sums(), elements.count: elements.total()}
+    gathered = backend.all_gather_object((elements.count, sums))
+    (size, one), (other_size, other) = gathered[0], gathered[rank]
+    both = sorted(one.keys() & other.keys())
+    equal = max((n for n in both if one[n] == other[n]), default=0)
+    unequal = min((n for n in both if one[n] != other[n]), default=None)
+    ends = min(size, other_size)
+    if equal == ends:
+        where = f"its first {equal} elements are the same on both"
+    elif unequal == equal + 1:
+        where = f"element {equal} is the first that differs"
+    else:
+        last = ends if unequal is None else unequal - 1
+        where = f"the first element that differs is one of {equal} to {last}"
+    raise UsageError(
+        f"the stream differs between ranks: it has {size} elements on rank 0 and {other_size} on "
+        f"rank {rank}, and {where}. {_ALIKE}"
+    )
 
 
 def runs_of_elements(lengths: Mapping[int, int]) -> list[range]:
@@ -61,24 +78,3 @@ def runs_of_elements(lengths: Mapping[int, int]) -> list[range]:
         range(part << SHARD_BITS, (part << SHARD_BITS) + count)
         for part, count in sorted(lengths.items())
     ]
-
-
-def _different_elements(rank: int, elements: Elements, backend: BaseDistBackend) -> str:
-    sums = {**elements.sums(), elements.count: elements.total()}
-    gathered = backend.all_gather_object((elements.count, sums))
-    (size, one), (other_size, other) = gathered[0], gathered[rank]
-    both = sorted(one.keys() & other.keys())
-    equal = max((n for n in both if one[n] == other[n]), default=0)
-    unequal = min((n for n in both if one[n] != other[n]), default=None)
-    ends = min(size, other_size)
-    if equal == ends:
-        where = f"its first {equal} elements are the same on both"
-    elif unequal == equal + 1:
-        where = f"element {equal} is the first that differs"
-    else:
-        last = ends if unequal is None else unequal - 1
-        where = f"the first element that differs is one of {equal} to {last}"
-    return (
-        f"the stream differs between ranks: it has {size} elements on rank 0 and {other_size} on "
-        f"rank {rank}, and {where}. {_ALIKE}"
-    )

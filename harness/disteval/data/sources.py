@@ -22,7 +22,7 @@ from disteval.coverage import add_contents
 from disteval.data.collate import Collate, assemble
 from disteval.data.contents import DIGESTS, SHARD_BITS, Elements, total
 from disteval.data.digests import hash_snapshots, snapshot
-from disteval.data.length_of import ByLength, length_of_sample
+from disteval.data.length_of import ByLength, length_of
 from disteval.data.lengths import gather_lengths
 from disteval.data.plan import Batch, Indices, Picked, Plan, filled_rows
 from disteval.data.samples import Items, Sized
@@ -271,7 +271,7 @@ class Streamed:
                 yield window
                 continue
             numbers = np.array([number for number, *_ in window])
-            found = [length_of_sample(each, number, self._measure) for number, each, _ in window]
+            found = [length_of(each, number, self._measure) for number, each, _ in window]
             plan = Plan(
                 len(window), size, lengths=np.array(found), by_length=by, numbers=numbers
             )  # fmt: skip

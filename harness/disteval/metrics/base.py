@@ -193,7 +193,9 @@ class BaseMetric(ABC):
 
     def _describe(self) -> str:
         """Describe the class and its settings, so that metrics which can't be added up differ."""
-        return describe_settings(self, vars(self))
+        inner = [each._describe() for each in vars(self).values() if isinstance(each, BaseMetric)]
+        found = [f"{name}={spelled(value)}" for name, value in settings_in(vars(self)).items()]
+        return f"{type(self).__qualname__}({', '.join(inner + found)})"
 
     def add_numbered(self, ids: Any, *args: Any, **kwargs: Any) -> None:
         """Call an `add` that takes no ids, and give ids to the entries that it adds."""
@@ -443,13 +445,6 @@ def _begin(backend: BaseDistBackend, size: int | None, settings: Mapping[str, st
         raise UsageError(f"ranks called compute with different sizes: {[*sizes]}, by rank")
     if size is not None:
         check_count("size", size, 0)
-
-
-def describe_settings(metric: object, attributes: Mapping[str, Any]) -> str:
-    """Return the class of a metric and its settings, equal for metrics that can be added up."""
-    inner = [each._describe() for each in attributes.values() if isinstance(each, BaseMetric)]
-    settings = [f"{name}={spelled(value)}" for name, value in settings_in(attributes).items()]
-    return f"{type(metric).__qualname__}({', '.join(inner + settings)})"
 
 
 def settings_in(attributes: Mapping[str, Any]) -> dict[str, Any]:

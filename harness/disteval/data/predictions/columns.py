@@ -79,6 +79,11 @@ class StoredTable(NamedTuple):
         """The columns without their values."""
         return [column.field for column in self.columns]
 
+    @property
+    def layout(self) -> tuple[Form, list[str]]:
+        """The form and the columns' names, which are the same in tables that can be `joined`."""
+        return self.form, [column.field.name for column in self.columns]
+
     def pick(self, rows: Any) -> StoredTable:
         """Return some of the rows, given by a slice, a mask or numbers."""
         return StoredTable(
@@ -149,22 +154,16 @@ def joined(tables: Sequence[StoredTable]) -> StoredTable:
     Raises:
         UsageError: The forms or the names differ, or a column holds bytes and other objects.
     """
-    shape = [(table.form, [field.name for field in table.fields]) for table in tables]
-    for other in shape:
-        if other != shape[0]:
+    first = tables[0].layout
+    for other in (table.layout for table in tables):
+        if other != first:
             raise UsageError(
-                f"predictions of some batches are {_described(*shape[0])}, and of others "
+                f"predictions of some batches are {_described(*first)}, and of others "
                 f"{_described(*other)}; return the same fields for every batch"
             )
     by_name = zip(*(table.columns for table in tables), strict=True)
     columns = tuple(_joined(columns) for columns in by_name)
     return StoredTable(np.concatenate([table.ids for table in tables]), tables[0].form, columns)
-
-
-def same_form(one: StoredTable, other: StoredTable) -> bool:
-    """Return whether `joined` takes two tables."""
-    names = [[field.name for field in table.fields] for table in (one, other)]
-    return one.form == other.form and names[0] == names[1]
 
 
 def _described(form: str, names: list[str]) -> str:

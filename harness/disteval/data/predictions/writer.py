@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from disteval.arguments import unwritable
-from disteval.data.predictions.columns import Ids, StoredTable, joined, same_form, table_of
+from disteval.data.predictions.columns import Ids, StoredTable, joined, table_of
 from disteval.data.predictions.folder import Predictions
 from disteval.data.predictions.parts import PartFile, write_part
 from disteval.data.predictions.reader import finished
@@ -68,7 +68,7 @@ class PartWriter:
         if self._where.record is not None:
             outputs = self._where.record(outputs, batch)
         table = table_of(ids, outputs)
-        if self._waiting and not same_form(self._waiting[0], table):
+        if self._waiting and self._waiting[0].layout != table.layout:
             self._flush()
         self._waiting.append(table)
         self._rows += len(table.ids)
