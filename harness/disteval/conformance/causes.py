@@ -146,7 +146,7 @@ def failure_of(seen: Seen, message: str) -> str:
 
 
 def _of_parts(got: Any, expected: Any) -> str:
-    came, sent = _kind(got), _kind(expected)
+    came, sent = map(_kind, (got, expected))
     if came != sent:
         return f"{came} for {sent}"
     lengths = {len(each) for each in (got, expected) if isinstance(each, list | tuple | dict)}
@@ -154,9 +154,9 @@ def _of_parts(got: Any, expected: Any) -> str:
 
 
 def _kind(obj: Any) -> str:
-    return (
-        obj.kind if type(obj) is Long else "list" if type(obj) is Gathered else type(obj).__name__
-    )
+    if type(obj) is Long:
+        return str(obj.kind)
+    return "list" if type(obj) is Gathered else type(obj).__name__
 
 
 def _raised(seen: Seen) -> set[str]:
@@ -272,16 +272,14 @@ def _place(frames: Sequence[Frame], cls: type) -> tuple[str, ...]:
 
 def conversion(seen: Seen) -> str:
     """Recognise a pickle protocol, or a format of fewer types, by all parts that have changed."""
+    for cause in (PICKLE, SERIALISER):
 
-    def explains_all(cause: str) -> bool:
-        return explains_pairs(
-            seen,
-            lambda _, pair: (
-                {_of_leaf(*each) for each in leaves(pair.got, pair.expected)} == {cause}
-            ),
-        )
+        def is_of_it(_: Difference, pair: Pair, cause: str = cause) -> bool:
+            return {_of_leaf(*each) for each in leaves(pair.got, pair.expected)} == {cause}
 
-    return next(filter(explains_all, (PICKLE, SERIALISER)), "")
+        if explains_pairs(seen, is_of_it):
+            return cause
+    return ""
 
 
 def leaves(got: Any, expected: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:

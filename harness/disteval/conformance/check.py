@@ -125,7 +125,6 @@ def check_backend(
     with joined_ray() if isinstance(found, RayLauncher) else nullcontext():
         for jobs in plan(chosen, sizes, found):
             check.run_side_by_side(jobs)
-        # Beside others they may not have started for what rule 1.4 forbids, such as a fixed port.
         for job in check.not_started:
             check.run(job)
         check.settle_doubts()
@@ -215,12 +214,19 @@ class _Check:
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def work(job: CheckJob) -> None:
+            raised: BaseException | None = None
             try:
                 with room:
-                    self._run_beside(job)
-                ended.put(None)
+                    self.run(job)
+            except WorldError as error:
+                missing = isinstance(error.common, LibraryMissingError)
+                if missing or self.stopped or (job.size, job.rules[0].number) in self.results:
+                    raised = error
+                else:  # beside others it may not start for what rule 1.4 forbids, as a fixed port
+                    self.not_started.append(job)
             except BaseException as error:
-                ended.put(error)
+                raised = error
+            ended.put(raised)
 
         # Daemons: Ctrl-C ends the process, however long a job still waits for its ranks.
         threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
@@ -243,16 +249,6 @@ class _Check:
             for thread in filter(threading.Thread.is_alive, threads):
                 thread.join(max(0.0, deadline - time.monotonic()))
             raise
-
-    def _run_beside(self, job: CheckJob) -> None:
-        """Run a job beside others, or note it in `not_started` if no world of it starts."""
-        try:
-            self.run(job)
-        except WorldError as error:
-            missing = isinstance(error.common, LibraryMissingError)
-            if missing or self.stopped or (job.size, job.rules[0].number) in self.results:
-                raise
-            self.not_started.append(job)
 
     def run(self, job: CheckJob) -> None:
         """Check the backend against the rules of one job, at its world size."""

@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 
 from disteval.judging.report import Finding, Verdict
 
-_Found = dict[str, dict[str, set[int]]]
-"""For each outcome, the world sizes at which a rule had it, by the rule's number."""
-
 
 def judge(
     results: Iterable[Mapping[str, Any]], contract: Mapping[str, str], single_rank: str = ""
@@ -32,7 +29,12 @@ def judge(
             is conformant to an empty one, which stands for a contract that is not known.
         single_rank: Why the class declares that it can't do more than one rank, if it does.
     """
-    found: _Found = {"passed": {}, "failed": {}, "error": {}, "unsupported": {}}
+    found: dict[str, dict[str, set[int]]] = {
+        "passed": {},
+        "failed": {},
+        "error": {},
+        "unsupported": {},
+    }
     in_part = set()
     for result in results:
         if result["outcome"] == "passed" and result.get("message"):
@@ -46,55 +48,39 @@ def judge(
         covers = f"is broken: it breaks {_where(failed, of)}"
         return Verdict("broken", covers, _counted("breaks", failed, known, contract), 1)
     partly = f"; tried in part: {name_rules(in_part)}" if in_part else ""
-    sizes = _whole_sizes(found, contract)
-    required = _required(contract)
+    passed, excused = found["passed"], found["unsupported"]
+    required = [number for number, level in contract.items() if level != "optional"]
+    # At these world sizes some required rule holds, and every other one holds or does not apply.
+    held = set[int]().union(*(passed.get(number, set()) for number in required))
+    sizes = sorted(held.intersection(
+        *(passed.get(number, set()) | excused.get(number, set()) for number in required)
+    ))  # fmt: skip
     alone = ", the only one that it declares to have" if single_rank and sizes == [1] else ""
-    held = {number for number, at in found["passed"].items() if not at.isdisjoint(sizes)}
-    hold = [number for number in required if number in held]
+    hold = [n for n in required if n in passed and not passed[n].isdisjoint(sizes)]
     if (alone or (len(sizes) > 1 and hold == required)) and not found["error"]:
         # Some rules of templates need another rank.
         apply = " that apply" if hold != required else ""
         covers = f"is conformant: all {len(hold)} required rules{apply} hold at {name_sizes(sizes)}"
         covers += alone
-        if excused := contract.keys() & found["unsupported"].keys() - found["passed"].keys():
-            covers += f"; not held against it: {name_rules(excused)}"
+        if spared := contract.keys() & excused.keys() - passed.keys():
+            covers += f"; not held against it: {name_rules(spared)}"
         covers += partly
         return Verdict("conformant", covers, f"conformant{alone and ' at world size 1'}", 0)
-    return _incomplete(found, partly, of, known, contract, single_rank)
-
-
-def _incomplete(
-    found: _Found, partly: str, of: str, known: int, contract: Mapping[str, str], single_rank: str
-) -> Verdict:
-    """Return the verdict of a check in which no rule failed and some are missing."""
-    passed, error = found["passed"], found["error"]
+    error = found["error"]
     if not passed and not error:
-        why = ": no rule that was asked for applies" if found["unsupported"] else ""
+        why = ": no rule that was asked for applies" if excused else ""
         return Verdict("incomplete", f"was not tried{why}", "not tried", 2)
     if not passed:
         return Verdict("incomplete", f"could not be judged by {_where(error, of)}", "not judged", 2)
     covers = f"passes {_where(passed, of)}{partly}"
     if error:
         covers += f"; not judged: {_where(error)}"
-    rest = {*_required(contract)}.difference(passed, error)
+    rest = {*required}.difference(passed, error)
     left_out = [name_rules(rest)] if rest else []
     if len(_sizes_of(passed) | _sizes_of(error)) < 2 and not single_rank:
         left_out.append("another world size")
     short = _counted("passes", passed, known, contract)
     return Verdict("incomplete", covers, short, 2 if error else 0, " and ".join(left_out))
-
-
-def _whole_sizes(found: _Found, contract: Mapping[str, str]) -> list[int]:
-    """Return the world sizes at which every required rule holds or does not apply."""
-    passed, unsupported = found["passed"], found["unsupported"]
-    required, none = _required(contract), set[int]()
-    held = none.union(*(passed.get(number, none) for number in required))
-    whole = (passed.get(n, none) | unsupported.get(n, none) for n in required)
-    return sorted(held.intersection(*whole))
-
-
-def _required(contract: Mapping[str, str]) -> list[str]:
-    return [number for number, level in contract.items() if level != "optional"]
 
 
 def _where(rules: Mapping[str, set[int]], of: str = "") -> str:
@@ -126,17 +112,17 @@ def name_rules(numbers: Iterable[str]) -> str:
     """Name rules in a compact way: "rules 1.1-1.3, 2.1"; a range leaves no number out."""
     wanted = sorted(set(numbers), key=order)
     parts: list[str] = []
+
+    def section_and_offset(at: tuple[int, str]) -> tuple[str, int | str]:
+        section, _, last = at[1].rpartition(".")
+        [(value, _)] = order(last)
+        return section, value - at[0] if last == str(value) else at[1]
+
     # In a range, the last part of a number grows as its place in the list does.
-    for _, group in groupby(enumerate(wanted), lambda one: _section_and_offset(*one)):
+    for _, group in groupby(enumerate(wanted), section_and_offset):
         run = [number for _, number in group]
         parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run
     return f"rule{'s' * (len(wanted) > 1)} {', '.join(parts)}"
-
-
-def _section_and_offset(place: int, number: str) -> tuple[str, int | str]:
-    section, _, last = number.rpartition(".")
-    [(value, _)] = order(last)
-    return section, value - place if last == str(value) else number
 
 
 def name_sizes(sizes: Iterable[int]) -> str:

@@ -59,22 +59,17 @@ def compare(
         results = function(backend, argument)
         changed = digest(argument) != before  # of all functions here, none does that itself
         if changed or [digest(result) for result in results] != digests:
-            wrong[number] = _wrong_of(results, argument, changed, left)
+            text = ", ".join(map(describe, results))
+            text += f", and its input became {describe(argument)}" if changed else ""
+            try:
+                pickled = pickle.dumps([_shortened(result) for result in results], protocol=5)
+            except Exception:  # a broken backend may return anything
+                pickled = b""
+            wrong[number] = Wrong(text, pickled if len(pickled) <= left else b"")
             left -= len(wrong[number].results)
             send_note(number)  # the ranks may hang in the next one
         report_progress(number + 1, len(tasks))
     return wrong
-
-
-def _wrong_of(results: list[Any], argument: Any, input_changed: bool, most_bytes: int) -> Wrong:
-    """Describe the results of a trial that differ; they are sent if they have few bytes."""
-    text = ", ".join(map(describe, results))
-    text += f", and its input became {describe(argument)}" if input_changed else ""
-    try:
-        pickled = pickle.dumps([_shortened(result) for result in results], protocol=5)
-    except Exception:  # a broken backend may return anything
-        pickled = b""
-    return Wrong(text, pickled if len(pickled) <= most_bytes else b"")
 
 
 def _shortened(result: Any) -> Any:
@@ -94,16 +89,10 @@ def _pieces_of(data: bytes | bytearray) -> list[int]:
 def same(got: Any, expected: Any) -> bool:
     """Return whether two objects are the same to the last bit; the first may be a `Long`."""
     if type(got) is Long:
-        return _is_as_long(got, expected) and digest(expected) == got.digest
+        return digest(expected) == got.digest
     if type(got) is Gathered and type(expected) is Gathered:
         return len(got) == len(expected) and all(map(same, got, expected))
     return digest(got) == digest(expected)
-
-
-def _is_as_long(got: Any, expected: Any) -> bool:
-    """Return whether long bytes came with the expected length."""
-    as_long = type(got) is Long and type(expected) in (bytes, bytearray)
-    return as_long and len(expected) == got.length
 
 
 def where_differs(got: Any, expected: Any) -> str:
@@ -111,7 +100,8 @@ def where_differs(got: Any, expected: Any) -> str:
     if type(got) is Gathered and type(expected) is Gathered:
         places = enumerate(map(where_differs, got, expected))
         return "; ".join(f"in entry {rank}, {place}" for rank, place in places if place)
-    if not _is_as_long(got, expected):
+    are_bytes = type(got) is Long and type(expected) in (bytes, bytearray)
+    if not are_bytes or len(expected) != got.length:
         return ""
     pieces = enumerate(zip(got.pieces, _pieces_of(expected), strict=True))
     wrong = [number for number, (one, other) in pieces if one != other]

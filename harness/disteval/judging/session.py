@@ -94,46 +94,37 @@ def leading(
         interface: As for `World.lead`.
         trace: The folder of ``--trace``, which only the process that leads makes.
     """
-    led: Led[W] | None = None
+    led: Led[W] = Led(asked or default)
+    code = 2
     try:
         outer = detect_outer_world()
         if outer is not None and outer.rank > 0:
             sys.exit(follow(outer))
-        folder = as_folder(trace, "--trace")
-        if outer is None:
-            yield Led(asked or default, trace=folder)
-            return
-        share_cores(outer)
-        ranks = world.lead(outer, interface=interface, trace=folder)
-        led = Led((outer.world_size,), ranks, outer, folder)
-        if asked not in (None, led.sizes):
-            raise UsageError(
-                f"--world-size {','.join(map(str, asked or ()))}, but {outer.launcher} started "
-                f"{outer.world_size} ranks; leave the option out, or start as many ranks"
-            )
+        led.trace = as_folder(trace, "--trace")
+        if outer is not None:
+            share_cores(outer)
+            led.world = world.lead(outer, interface=interface, trace=led.trace)
+            led.outer, led.sizes = outer, (outer.world_size,)
+            if asked not in (None, led.sizes):
+                raise UsageError(
+                    f"--world-size {','.join(map(str, asked or ()))}, but {outer.launcher} started "
+                    f"{outer.world_size} ranks; leave the option out, or start as many ranks"
+                )
         yield led
+        code = led.exit_code
     except SystemExit as end:
-        if led is not None:
-            _dismiss(led, end.code if isinstance(end.code, int) else 1)
+        code = end.code if isinstance(end.code, int) else 1
         raise
     except HarnessError as error:
-        try:
-            tell(error)
-        finally:
-            if led is not None:
-                _dismiss(led, 2)
-        sys.exit(2)
+        tell(error)
+        sys.exit(code)
     except BaseException:
-        if led is not None and led.world is not None and led.world.is_open:
-            _dismiss(led, led.exit_code)  # for MPI, where it has begun, waits at exit for all ranks
+        if led.world is not None and not led.world.is_open:
+            led.world = None  # to release lost ranks would end this process before it tells
         raise
-    if led is not None:
-        _dismiss(led, led.exit_code)
-
-
-def _dismiss(led: Led[Any], exit_code: int) -> None:
-    assert led.world is not None
-    release(led.world, exit_code)
+    finally:
+        if led.world is not None:  # MPI, where it has begun, waits at exit for all ranks
+            release(led.world, code)
 
 
 @dataclass(eq=False)

@@ -10,10 +10,9 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.check import check_rule, select_rules
-from disteval.conformance.plugin import failure_text
+from disteval.conformance.plugin import RESULT, failure_text
 from disteval.conformance.results import CheckReport
 from disteval.conformance.rule import Rule
-from disteval.conformance.summary import RESULT
 from disteval.text import visible
 
 
