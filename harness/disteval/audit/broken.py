@@ -47,12 +47,8 @@ class Broken(NamedTuple):
     may_be_slow: bool = False
 
 
-class _Place(NamedTuple):
-    """Where some ranks are, and whether they have returned or wait for others."""
-
-    ranks: Sequence[int]
-    sentence: str
-    waits: bool
+_Place = tuple[Sequence[int], str, bool]
+"""Some ranks, where they are, and whether they have returned or wait for others."""
 
 
 def describe(error: WorldError, world_size: int = 2) -> Broken:
@@ -64,7 +60,10 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
     if error.errors:
         rank = min(error.errors)
         raised = f"rank {rank} raised {describe_error(error.errors[rank]).rstrip(': ')}"
-        raised += _what_to_do(error.errors[rank])
+        if isinstance(error.errors[rank], ModuleNotFoundError):
+            raised += "; install it where the ranks run"
+        elif _SECOND_GROUP in str(error.errors[rank]):
+            raised += "; the process group is up when the function is called, so leave that out"
         if len(error.errors) > 1 and error.in_step:
             raised = f"{len(error.errors)} ranks raised, {raised}"
     if error.lost:
@@ -73,13 +72,13 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
         crashed = f"{found.happened}; {raised}" if raised else found.happened
         return Broken("crashes", crashed + calls, alone, lost=True)
     places = _places(found.ranks)
-    where = "; ".join(place.sentence for place in places)
+    where = "; ".join(sentence for _, sentence, _ in places)
     if raised:
         crashed = f"{raised}; meanwhile {where}" if where else raised
         return Broken("crashes", crashed + calls, alone)
     late = f"no progress for {found.waited:g} s" if found.waited else "no progress"
     hangs = f"{where}: {late}" if where else found.happened
-    waiting = {rank for place in places if place.waits for rank in place.ranks}
+    waiting = {rank for ranks, _, waits in places if waits for rank in ranks}
     # A rank that made no call, and neither waits nor has returned, may still come to it.
     may_be_slow = found.parting is None or not waiting.issuperset(found.parting.without)
     return Broken("hangs", hangs + calls, alone, may_be_slow=may_be_slow)
@@ -96,14 +95,6 @@ def hint_of_time(found: Broken, was_fresh: bool, size: int) -> str:
     return f"{first}; if it is merely slow, allow more with --timeout"
 
 
-def _what_to_do(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return "; install it where the ranks run"
-    if _SECOND_GROUP in str(error):
-        return "; the process group is up when the function is called, so leave that out"
-    return ""
-
-
 class Breaks:
     """The cases that broke, by which later ones are expected to break."""
 
@@ -115,8 +106,7 @@ class Breaks:
 
     def add(self, settings: Settings, found: Broken) -> None:
         """Note a case that broke."""
-        is_first = not (self._hung or self._others)
-        if is_first:
+        if not (self._hung or self._others):
             self.alone = found.alone
         self.alone &= found.alone or found.lost
         (self._hung if found.kind == "hangs" else self._others).append(settings)
@@ -131,7 +121,12 @@ class Breaks:
         traits = _traits(settings)
         if any(traits == _traits(each) for each in [*self._hung, *self._others]):
             return True
-        return any(_goes_further(traits, _traits(each)) for each in self._hung)
+        for ranks, *parted in map(_traits, self._hung):
+            # A case that has everything by which ranks parted in one that hung will hang, too.
+            has_all = all(mine >= its for mine, its in zip(traits, (ranks, *parted), strict=True))
+            if has_all and (any(parted) or ranks == 1):
+                return True
+        return False
 
 
 def _traits(settings: Settings) -> tuple[int, ...]:
@@ -145,23 +140,15 @@ def _traits(settings: Settings) -> tuple[int, ...]:
     return ranks, 0 in shares, len(set(shares)) > 1, len(batches) > 1, settings.num_workers > 0
 
 
-def _goes_further(traits: tuple[int, ...], hung: tuple[int, ...]) -> bool:
-    """Return whether a case has everything by which ranks parted in a case that hung."""
-    ranks, *parted = hung
-    has_all = all(mine >= its for mine, its in zip(traits, hung, strict=True))
-    return has_all and (any(parted) or ranks == 1)
-
-
 def _places(ranks: Sequence[RankStatus]) -> list[_Place]:
     """Return where ranks are: in which collective, and in which line of the user's own file."""
-    found = []
+    found: list[_Place] = []
     alike: dict[tuple[object, ...], list[RankStatus]] = {}
     for status in ranks:
         if status.returned:
-            found.append(_Place([status.rank], f"rank {status.rank} has returned", True))
+            found.append(([status.rank], f"rank {status.rank} has returned", True))
         elif status.stopped and not status.reply:
-            sentence = f"rank {status.rank} is stopped by a signal"
-            found.append(_Place([status.rank], sentence, False))
+            found.append(([status.rank], f"rank {status.rank} is stopped by a signal", False))
         elif status.stack or status.no_stack:
             alike.setdefault((*status.frames, status.no_stack), []).append(status)
     return found + [_place(some, len(ranks)) for some in alike.values()]
@@ -183,12 +170,12 @@ def _place(some: Sequence[RankStatus], world_size: int) -> _Place:
     where = f"{Path(own.file).name}, line {own.line}" if own else ""
     if collective:
         wait = f"{name} wait{'s' * one} in {collective}"
-        return _Place(ranks, f"{wait} ({where})" if where else wait, True)
+        return ranks, f"{wait} ({where})" if where else wait, True
     be = f"{name} {'is' if one else 'are'}"
     if own:
-        return _Place(ranks, f"{be} in {own.function} ({where})", False)
+        return ranks, f"{be} in {own.function} ({where})", False
     inside = f"in {frames[0].function}" if frames else "blocked outside of Python"
-    return _Place(ranks, f"{be} {inside}", False)
+    return ranks, f"{be} {inside}", False
 
 
 def _is_users(path: str) -> bool:

@@ -28,6 +28,8 @@ Kind = Literal[
     "crashes",
 ]
 
+_TOLD = ("name", "sentence", "replay", "weights", "fair", "message", "evidence")
+
 DEFAULT_TIMEOUT = 20.0
 """Seconds that one call may take by default."""
 
@@ -138,27 +140,11 @@ class AuditReport(BaseReport):
         """Return the report as plain values."""
         return {
             **header("audit"),
-            "target": self.target,
-            "backend": self.backend,
+            **vars(self),
             "verdict": self.verdict,
-            "assumes": list(self.assumes),
             "cases": [asdict(s) | {"outcome": o} for s, o in self.cases.items()],
             "findings": [
-                {
-                    "kind": f.kind,
-                    "name": f.name,
-                    "sentence": f.sentence,
-                    "case": f.where,
-                    "replay": f.replay,
-                    "weights": list(f.weights),
-                    "fair": list(f.fair),
-                    "message": f.message,
-                    "evidence": list(f.evidence),
-                }
+                {name: getattr(f, name) for name in _TOLD} | {"kind": f.title, "case": f.where}
                 for f in self.findings
             ],
-            "warnings": self.warnings,
-            "reason": self.reason,
-            "details": self.details,
-            "seconds": self.seconds,
         }

@@ -40,8 +40,14 @@ def guarded() -> Iterator[None]:
     Raises:
         ExitError: The block called ``exit``, ``sys.exit`` or ``os._exit``.
     """
-    process = os.getpid()
-    _enter()
+    global _calls
+    process = _thread.process = os.getpid()
+    with _lock:  # ranks that are threads of one process replace things once
+        _calls += 1
+        os._exit = _refuse
+        # A call that hangs never leaves, and others may replace standard output before the next.
+        if not isinstance(sys.stdout, _Output):
+            sys.stdout = _Output(sys.stdout)
     try:
         yield
     except SystemExit as error:
@@ -55,32 +61,13 @@ def guarded() -> Iterator[None]:
         raise
     finally:
         _end_fork(process, 0)
-        _leave()
-
-
-def _enter() -> None:
-    """Begin a call of this thread; ranks that are threads of one process replace things once.
-
-    A call that hangs never leaves, and others may replace standard output before the next one.
-    """
-    global _calls
-    _thread.process = os.getpid()
-    with _lock:
-        _calls += 1
-        os._exit = _refuse
-        if not isinstance(sys.stdout, _Output):
-            sys.stdout = _Output(sys.stdout)
-
-
-def _leave() -> None:
-    global _calls
-    del _thread.process
-    with _lock:
-        _calls -= 1
-        if _calls == 0:
-            os._exit = _exit
-            if isinstance(sys.stdout, _Output):
-                sys.stdout = sys.stdout.replaced
+        del _thread.process
+        with _lock:
+            _calls -= 1
+            if _calls == 0:
+                os._exit = _exit
+                if isinstance(sys.stdout, _Output):
+                    sys.stdout = sys.stdout.replaced
 
 
 def _is_in_call() -> bool:

@@ -85,7 +85,9 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
         return unread._replace(refused=told)
     first = answers[given[0]]
     assert first.result is not None
-    if percent := _percent(planted, first.result):
+    found, truth = first.result.get("accuracy", 0.0), planted.truth().get("accuracy", 0.0)
+    if isinstance(found, float) and found > 1.5 and is_close(found, 100 * truth):
+        percent = f"accuracy is {show(found)}, which is in percent; return a share from 0 to 1"
         return unread._replace(refused=percent)
     coarsest = sorted((item for a in answers for item in a.roundings.items()), key=lambda i: i[1])
     roundings = dict(coarsest)
@@ -100,9 +102,14 @@ def judge(planted: Planted, answers: Sequence[Answer], reference: Result | None)
         *_scores(answers, reference or {}),
     ]:
         problems.setdefault(problem.name, problem)
-    compared = _compared_with_one_rank(planted, first.result, reference or {})
-    found = tuple(problems.values())
-    return Judgement(planted, answers, first.result, found, "", compared, roundings)
+    alone = reference or {}
+    compared = {
+        name: value if name in alone and not is_close(value, math.nan) else None
+        for name, value in first.result.items()
+        if name not in (*KNOWN, *LISTS, SCORES)
+    }
+    wrong = tuple(problems.values())
+    return Judgement(planted, answers, first.result, wrong, "", compared, roundings)
 
 
 def changed_since(first: Judgement, again: Judgement) -> Problem | None:
@@ -178,29 +185,10 @@ def _numbers(
             )
 
 
-def _compared_with_one_rank(
-    planted: Planted, result: Result, reference: Result
-) -> dict[str, Value | None]:
-    others = {name: value for name, value in result.items() if name not in (*KNOWN, *LISTS, SCORES)}
-    return {
-        n: v if n in reference and not is_close(v, math.nan) else None for n, v in others.items()
-    }
-
-
-def _percent(planted: Planted, result: Result) -> str:
-    """Return that an accuracy is in percent, or an empty text."""
-    found, truth = result.get("accuracy", 0.0), planted.truth().get("accuracy", 0.0)
-    if isinstance(found, list) or found <= 1.5 or not is_close(found, 100 * truth):
-        return ""
-    return f"accuracy is {show(found)}, which is in percent; return a share from 0 to 1"
-
-
 def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]:
     ids, outputs = (result.get(name) for name in LISTS)
     if isinstance(ids, list):
-        problem = _compared("ids", ids, [float(i) for i in planted.ids], ordered)
-        if problem:
-            yield problem
+        yield from _compared("ids", ids, [float(i) for i in planted.ids], ordered)
     if not isinstance(outputs, list):
         return
     expected = [float(each) for each in planted.predicted]
@@ -215,9 +203,7 @@ def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]
                 f"{len(apart)} of {len(ids)} are",
             )
             return
-    problem = _compared("outputs", outputs, expected, ordered)
-    if problem:
-        yield problem
+    yield from _compared("outputs", outputs, expected, ordered)
 
 
 def _scores(answers: Sequence[Answer], reference: Result) -> Iterable[Problem]:
@@ -241,21 +227,22 @@ def _scores(answers: Sequence[Answer], reference: Result) -> Iterable[Problem]:
 
 def _compared(
     name: str, found: list[float], expected: list[float], ordered: bool
-) -> Problem | None:
+) -> Iterable[Problem]:
     """Compare what was returned for each sample with what should have been."""
     more, fewer = Counter(found), Counter(expected)
     extra, missing = more - fewer, fewer - more
     what = "ids" if name == "ids" else "predictions"
     if not extra and not missing:
         if not ordered or found == expected:
-            return None
+            return
         at = next(i for i, pair in enumerate(zip(found, expected, strict=True)) if len({*pair}) > 1)
-        return Problem(
+        yield Problem(
             "outputs in another order",
             name,
             f"the {what} were promised in the order of the data set, and number {at} is "
             f"{show(found[at])} instead of {show(expected[at])}",
         )
+        return
     kind: Kind = "outputs of other samples"
     if len(found) < len(expected) or (name == "ids" and missing):
         kind = "dropped"
@@ -266,7 +253,7 @@ def _compared(
         parts = [f"there are as many {what} as samples, but other ones"]
     parts += [f"missing: {_some(missing)}"] if missing else []
     parts += [f"too often: {_some(extra)}"] if extra else []
-    return Problem(kind, name, "; ".join(parts))
+    yield Problem(kind, name, "; ".join(parts))
 
 
 def _some(counted: Mapping[float, int]) -> str:

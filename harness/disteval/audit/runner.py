@@ -21,8 +21,7 @@ from disteval.audit.judge import Judgement, Problem, changed_since, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import KNOWN, Planted
-from disteval.audit.shapes import Weights
-from disteval.audit.weights import explain, groups_of, measure
+from disteval.audit.weights import Weights, explain, groups_of, measure
 from disteval.audit.worlds import Calls
 from disteval.errors import AuditError, UsageError, WorldError
 from disteval.host import available_cores

@@ -70,7 +70,10 @@ def check_command(
         from disteval.conformance.world import JudgedWorld
     chosen = select_rules([part for part in rules.split(",") if part])
     if list_rules:
-        _list_rules(chosen)
+        table = Table("rule", "name", "level", "what a backend has to do")
+        for rule in chosen:
+            table.add_row(rule.number, rule.name, rule.level, rule.sentence)
+        table_console().print(table)
         return
     if target is None:
         raise UsageError("no backend is named; name one, or give --list")
@@ -113,13 +116,6 @@ def _print_first_failures() -> Callable[[RuleResult], None]:
         click.echo(visible(f"{line}: {message}"), err=True)
 
     return print_failure
-
-
-def _list_rules(rules: list[Rule]) -> None:
-    table = Table("rule", "name", "level", "what a backend has to do")
-    for rule in rules:
-        table.add_row(rule.number, rule.name, rule.level, rule.sentence)
-    table_console().print(table)
 
 
 def _show(console: Console, report: CheckReport, rules: dict[str, Rule]) -> None:

@@ -55,11 +55,8 @@ MOST_RANKS = 5
 ONE_EACH = st.lists(OBJECTS, min_size=MOST_RANKS, max_size=MOST_RANKS)
 """Objects of any kind for as many ranks as there are by default."""
 
-RANKS = st.integers(0, MOST_RANKS - 1)
-"""Ranks; take the remainder of the division by the world size."""
-
-BROADCASTS = st.tuples(OBJECTS, OBJECTS, RANKS)
-"""The object of src, that of the other ranks, and src."""
+BROADCASTS = st.tuples(OBJECTS, OBJECTS, st.integers(0, MOST_RANKS - 1))
+"""The object of src, that of the other ranks, and src, of which the world size is the modulus."""
 
 _NOBODY_OR_RANK = st.sampled_from([*[None] * MOST_RANKS, *range(MOST_RANKS)])
 STEPS = st.lists(
@@ -69,8 +66,9 @@ STEPS = st.lists(
 )
 """Collectives: objects, one for each rank, the source of a broadcast, and who is late."""
 
-_MODES = st.sampled_from(["strided", "contiguous"])
-DATA_SETS = st.tuples(st.integers(0, 40), _MODES, st.booleans(), st.integers(1, 9))
+DATA_SETS = st.tuples(
+    st.integers(0, 40), st.sampled_from(["strided", "contiguous"]), st.booleans(), st.integers(1, 9)
+)
 """The size, the way of sharding, whether shards are padded, and the batch size."""
 
 _LONG = (STEPS, DATA_SETS)

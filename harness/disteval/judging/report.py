@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -69,23 +68,20 @@ class Verdict(NamedTuple):
     left_out: str = ""
 
 
-class BaseReport(ABC):
-    """What the reports of checks and audits have in common."""
+class BaseReport:
+    """What the reports of checks and audits have in common: the verdict ``judged``."""
 
-    @property
-    @abstractmethod
-    def judged(self) -> Verdict:
-        """The verdict."""
+    judged: Any  # a `Verdict`, which a subclass computes
 
     @property
     def verdict(self) -> str:
         """The word of the verdict, see `Verdict`."""
-        return self.judged.word
+        return str(self.judged.word)
 
     @property
     def exit_code(self) -> int:
         """The exit status of the command, see `Verdict`."""
-        return self.judged.exit_code
+        return int(self.judged.exit_code)
 
 
 class Line(NamedTuple):

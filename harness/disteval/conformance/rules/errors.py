@@ -93,27 +93,21 @@ def check_over_the_cap(bench: Bench) -> None:
     bench.run(limit, [_SMALL_CAP] * world)
     try:
         for guilty, collective in itertools.product(range(world), _COLLECTIVES):
-            _check_cap(bench, guilty, collective)
+            task = guilty, collective, 2 * _SMALL_CAP
+            found = bench.run(send_over_the_cap, [task] * world)
+            outcomes, what = [outcome for outcome, _ in found], ""
+            if outcomes not in (["error"] * world, ["whole"] * world):
+                what = f"the ranks received: {', '.join(outcomes)}"
+            elif any(after != [(*task, rank) for rank in range(world)] for _, after in found):
+                what = f"the next collective returns {', '.join(str(after) for _, after in found)}"
+            if what:
+                sent = f"rank {guilty} {collective} {2 * _SMALL_CAP} bytes"
+                raise BrokenRuleError(what, f"{sent}, and the cap is {_SMALL_CAP}")
     finally:
         # Ranks that are threads share the cap with the leader.
         frames.configure(max_object_bytes=cap)
         if not bench.session.is_lost(bench.world_size):
             bench.run(limit, [cap] * world)
-
-
-def _check_cap(bench: Bench, guilty: int, collective: str) -> None:
-    world = bench.world_size
-    task = guilty, collective, 2 * _SMALL_CAP
-    found = bench.run(send_over_the_cap, [task] * world)
-    outcomes = [outcome for outcome, _ in found]
-    if outcomes not in (["error"] * world, ["whole"] * world):
-        what = f"the ranks received: {', '.join(outcomes)}"
-    elif any(after != [(*task, rank) for rank in range(world)] for _, after in found):
-        what = f"the next collective returns {', '.join(str(after) for _, after in found)}"
-    else:
-        return
-    example = f"rank {guilty} {collective} {2 * _SMALL_CAP} bytes, and the cap is {_SMALL_CAP}"
-    raise BrokenRuleError(what, example)
 
 
 def _check_error(bench: Bench, deed: str) -> None:

@@ -178,8 +178,13 @@ def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, f
     """Let one rank fail; return the error of a collective on the others, and its seconds."""
     guilty, deed = task
     if backend.rank == guilty:
-        _fail(deed)
-        return "", 0.0
+        if deed == "exits":
+            os._exit(3)
+        if deed == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if deed == "is frozen":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        threading.Event().wait(_NEVER_SECONDS)  # the check terminates the world before that
     begin, raised = time.monotonic(), ""
     try:
         backend.all_gather_object(backend.rank)
@@ -187,16 +192,6 @@ def lose_a_rank(backend: BaseDistBackend, task: tuple[int, str]) -> tuple[str, f
         text = "".join(traceback.format_exception_only(error))
         raised = textwrap.shorten(text, _ERROR_LENGTH, placeholder=" …")
     return raised, time.monotonic() - begin
-
-
-def _fail(deed: str) -> None:
-    if deed == "exits":
-        os._exit(3)
-    if deed == "is killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if deed == "is frozen":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    threading.Event().wait(_NEVER_SECONDS)  # the check terminates the world before that
 
 
 def gather_call(backend: BaseDistBackend, call: Any) -> Any:

@@ -43,7 +43,6 @@ def check_tensor_collectives(bench: Bench) -> None:
     broadcast as its root. Or the tensors are in another order than that of the ranks; return
     that of rank r at index r.
     """
-    _need_template(bench)
     world = bench.world_size
     if world == 1:
         raise NotApplicableError("at world size 1 no tensor is moved")
@@ -60,13 +59,7 @@ def applies(rule: Rule, cls: type[BaseDistBackend]) -> bool:
     return rule.check.__module__ != __name__ or issubclass(cls, TensorBaseDistBackend)
 
 
-def _need_template(bench: Bench) -> None:
-    if not issubclass(bench.cls, TensorBaseDistBackend):
-        raise NotApplicableError("the backend is not a subclass of TensorBaseDistBackend")
-
-
 def _check_conversions(bench: Bench, padding: Sequence[int]) -> None:
-    _need_template(bench)
     world, trials = bench.world_size, []
     for more, size in itertools.product(padding, _SIZES):
         expected = [[(size + more,), _bytes_of(size)]] * world
@@ -81,7 +74,7 @@ def _bytes_of(size: int) -> bytes:
 
 def convert(backend: LoggedBackend, task: tuple[int, int]) -> list[Any]:
     """Return the shape of the tensor of some bytes, and the bytes into which it turns back."""
-    inner = _template(backend)
+    inner: Any = backend.inner
     size, padding = task
     tensor = inner._to_tensor(_bytes_of(size), size + padding)
     back = bytes(memoryview(inner._to_bytes(tensor))[:size])
@@ -90,7 +83,7 @@ def convert(backend: LoggedBackend, task: tuple[int, int]) -> list[Any]:
 
 def move_tensors(backend: LoggedBackend, size: int) -> list[Any]:
     """Call both tensor collectives directly, with tensors of one length."""
-    inner = _template(backend)
+    inner: Any = backend.inner
 
     def tensor() -> Any:
         return inner._to_tensor(bytes([inner.rank]) * size, size)
@@ -101,9 +94,3 @@ def move_tensors(backend: LoggedBackend, size: int) -> list[Any]:
     gathered = [bytes_of(other) for other in inner._all_gather_tensor(tensor())]
     sources = range(inner.world_size)
     return [*gathered, *(bytes_of(inner._broadcast_tensor(tensor(), src)) for src in sources)]
-
-
-def _template(backend: LoggedBackend) -> TensorBaseDistBackend[Any]:
-    if not isinstance(backend.inner, TensorBaseDistBackend):
-        raise TypeError(f"{type(backend.inner).__name__} is not a TensorBaseDistBackend")
-    return backend.inner
