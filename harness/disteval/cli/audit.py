@@ -58,18 +58,10 @@ _OF_RANKS = ("tokens", "first", "backend", "launcher", "interface", "timeout", "
 )  # fmt: skip
 @judging_options("1,2,3", "one call may take; six times as many for the first")
 def audit_command(
-    target: str | None,
-    backend: str,
-    world_size: tuple[int, ...] | None,
-    interface: str | None,
-    sampler: bool,
-    case: str | None,
-    starter: str | None,
-    trace: Path | None,
-    json_path: Path | None,
-    html_path: Path | None,
-    **options: Any,
-) -> None:
+    target: str | None, backend: str, world_size: tuple[int, ...] | None, interface: str | None,
+    sampler: bool, case: str | None, starter: str | None, trace: Path | None,
+    json_path: Path | None, html_path: Path | None, **options: Any,
+) -> None:  # fmt: skip
     r"""Audit the evaluation function TARGET, a module:function in the working directory.
 
     The function is called on every rank with a case: samples whose true result is known, in small

@@ -41,16 +41,10 @@ _MESSAGE_LENGTH = 160
 @option("--list", "list_rules", is_flag=True, help="List the rules and exit.")
 @judging_options("1,2,3,4,5", "one example may take")
 def check_command(
-    target: str | None,
-    world_size: tuple[int, ...] | None,
-    interface: str | None,
-    rules: str,
-    trace: Path | None,
-    json_path: Path | None,
-    html_path: Path | None,
-    list_rules: bool,
+    target: str | None, world_size: tuple[int, ...] | None, interface: str | None, rules: str,
+    trace: Path | None, json_path: Path | None, html_path: Path | None, list_rules: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     r"""Check the backend TARGET against every rule of the contract.
 
     TARGET is a registered name, or a module:Class that can be imported from the working directory.
@@ -102,11 +96,11 @@ def _print_first_failures() -> Callable[[RuleResult], None]:
     told: dict[object, str] = {}
 
     def print_failure(result: RuleResult) -> None:
+        if result.outcome != "failed":
+            return
         place = place_of(vars(result))
         # What is tried again at the end comes twice.
-        if result.outcome != "failed" or place in [*told.values()]:
-            return
-        if first_of(told, vars(result)) != place:
+        if place in [*told.values()] or first_of(told, vars(result)) != place:
             return
         # Ranks may have been lost for another reason, or were only too slow.
         note = "" if result.replay else " (it is tried again at the end)"

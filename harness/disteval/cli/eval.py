@@ -173,34 +173,14 @@ def _checked_digest(_: click.Context, __: click.Parameter, value: str | None) ->
 @TRACE
 @option("--progress/--no-progress", default=True, help="Show a progress bar.", heading=RESULTS)
 def eval_command(
-    task: str | None,
-    arguments: tuple[str, ...],
-    backend: str,
-    world_size: int | None,
-    launcher: str | None,
-    interface: str | None,
-    device: str,
-    batch_size: int | None,
-    limit: int | None,
-    predictions: Path | None,
-    predictions_format: FormatName,
-    overwrite: bool,
-    data: str,
-    download: bool,
-    elastic: bool,
-    ledger: Path | None,
-    join: bool,
-    ranks_per_lease: int,
-    expect_digest: str | None,
-    json_path: Path | None,
-    html_path: Path | None,
-    certificate: Path | None,
-    timeout: float,
-    threads: int | None,
-    trace: Path | None,
-    progress: bool,
-    **resnet18: Any,
-) -> None:
+    task: str | None, arguments: tuple[str, ...], backend: str, world_size: int | None,
+    launcher: str | None, interface: str | None, device: str, batch_size: int | None,
+    limit: int | None, predictions: Path | None, predictions_format: FormatName, overwrite: bool,
+    data: str, download: bool, elastic: bool, ledger: Path | None, join: bool, ranks_per_lease: int,
+    expect_digest: str | None, json_path: Path | None, html_path: Path | None,
+    certificate: Path | None, timeout: float, threads: int | None, trace: Path | None,
+    progress: bool, **resnet18: Any,
+) -> None:  # fmt: skip
     r"""Evaluate a task on several ranks, and count every sample once.
 
     MODULE:TASK is a function that returns a disteval.Task, as task() in my_task.py; every rank

@@ -85,18 +85,9 @@ if TYPE_CHECKING:
 @JSON
 @TRACE
 def fit_command(
-    data: str,
-    download: bool,
-    work_dir: Path,
-    resume: str | None,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int,
-    trace: Path | None,
-    json_path: Path | None,
-    **ranks: Any,
-) -> None:
+    data: str, download: bool, work_dir: Path, resume: str | None, epochs: int, batch_size: int,
+    lr: float, seed: int, trace: Path | None, json_path: Path | None, **ranks: Any,
+) -> None:  # fmt: skip
     r"""Train ResNet-18 on CIFAR-10, and validate after each epoch.
 
     The command trains on the training split and validates on the test split. It prints a line for
@@ -116,7 +107,10 @@ def fit_command(
             f"{outer}, and disteval fit starts its own ranks; run it once, without "
             f"{outer.launcher}, with --world-size {outer.world_size}"
         )
-    folder = _checked_folder(data, download)
+    folder = data_folder(data, download)
+    if folder is not None:
+        load_cifar10(folder, "train")
+        load_cifar10(folder, "test")
     with needs("disteval fit", "torch"):
         from disteval.cli import fit_resnet18 as resnet18
         from disteval.estimator import Estimator, checkpoint
@@ -130,8 +124,9 @@ def fit_command(
     begin = time.perf_counter()
     settings = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
     with Estimator(
-        resnet18.create_runner, {"data": folder, "work_dir": str(work_dir), **settings}, seed=seed,
-        progress=not is_quiet(), trace=as_folder(trace, "--trace"), **ranks,
+        resnet18.create_runner,
+        {"data": folder and str(folder.resolve()), "work_dir": str(work_dir), **settings},
+        seed=seed, progress=not is_quiet(), trace=as_folder(trace, "--trace"), **ranks,
     ) as training:  # fmt: skip
         if last is not None:
             training.load(last)
@@ -151,7 +146,13 @@ def fit_command(
         "seconds": time.perf_counter() - begin,
     }
     status = write_reports(report, "", json_path)
-    _show(best, records, work_dir / checkpoint.BEST_WEIGHTS, epochs)
+    if not any(record["mode"] == "train" for record in records):
+        click.echo(f"{epochs} epochs are trained already; give more --epochs to continue")
+    if best is not None:
+        click.echo(
+            f"best: epoch {best['epoch']}, accuracy {best['correct'] / best['evaluated']:.4f} "
+            f"({best['correct']} of {best['evaluated']}), in {work_dir / checkpoint.BEST_WEIGHTS}"
+        )
     sys.exit(status)
 
 
@@ -195,23 +196,3 @@ def _begun_with(state: Any, last: Path, asked: dict[str, Any]) -> dict[str, Any]
                 f"it keeps; leave the option out, or give another --work-dir"
             )
     return begun
-
-
-def _checked_folder(data: str, download: bool) -> str | None:
-    """Return the folder, after a check that it holds both splits; None for the embedded data."""
-    folder = data_folder(data, download)
-    if folder is None:
-        return None
-    for split in ("train", "test"):
-        load_cifar10(folder, split)
-    return str(folder.resolve())
-
-
-def _show(best: dict[str, Any] | None, records: list[Any], weights: Path, epochs: int) -> None:
-    if not any(record["mode"] == "train" for record in records):
-        click.echo(f"{epochs} epochs are trained already; give more --epochs to continue")
-    if best is not None:
-        click.echo(
-            f"best: epoch {best['epoch']}, accuracy {best['correct'] / best['evaluated']:.4f} "
-            f"({best['correct']} of {best['evaluated']}), in {weights}"
-        )

@@ -41,7 +41,8 @@ def report_command(runs: tuple[Path, ...], html_path: Path | None, badge: Path |
     if html_path is None and badge is None:
         raise UsageError("there is nothing to write; give --html FILE, --badge FILE or both")
     for name, path in (("--html", html_path), ("--badge", badge)):
-        if path is not None and path.is_file() and any(_is_same(path, run) for run in runs):
+        there = [run for run in runs if run.exists()]
+        if path is not None and path.is_file() and any(map(path.samefile, there)):
             raise UsageError(f"{name} {path} would replace that report; give another file")
     files = [path for path in runs if not path.is_dir()]
     folders = [path for path in runs if path.is_dir()]
@@ -62,7 +63,3 @@ def report_command(runs: tuple[Path, ...], html_path: Path | None, badge: Path |
         write_page(html_path, found, pictures)
         drawn = f", traces: {len(pictures)}" if pictures else ""
         click.echo(f"{html_path}: runs: {len(found)}{drawn}")
-
-
-def _is_same(path: Path, run: Path) -> bool:
-    return run.exists() and path.samefile(run)

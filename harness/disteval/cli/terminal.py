@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import time
@@ -19,7 +21,6 @@ from typing import Any
 
 import click
 
-from disteval.cli.streams import printing_safely
 from disteval.errors import HarnessError, UsageError, WorldError, exit_code_of
 from disteval.host import RANK_THREAD, exit_now, rank_threads_left
 from disteval.launched import LaunchedJob, launched_job
@@ -29,7 +30,7 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C, the same as a shell's for SIGINT."""
 
 NOT_WRITTEN = 2
-"""The exit status of a command that succeeded, but whose result could not be written."""
+"""The exit status of a command that succeeded, but whose result could not be written or printed."""
 
 _LAST_SECONDS = 3.0  # in which ranks that are threads end their batch, and keep what they have
 _LOGGER = logging.getLogger("disteval")
@@ -102,8 +103,17 @@ class Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line on streams that may be full or closed."""
-        with printing_safely(), _logging() as handler:
-            return super().main(*args, obj=handler, **kwargs)
+        with _printing_safely():
+            level, handler = _LOGGER.level, logging.StreamHandler(sys.stderr)
+            handler.setLevel(logging.WARNING)
+            # What ranks log is hidden in threads as in processes.
+            handler.addFilter(lambda record: record.threadName != RANK_THREAD)
+            _LOGGER.addHandler(handler)
+            try:
+                return super().main(*args, obj=handler, **kwargs)
+            finally:
+                _LOGGER.removeHandler(handler)
+                _LOGGER.setLevel(level)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an exception becomes a paragraph and an exit status."""
@@ -227,20 +237,6 @@ def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
         root.with_resource(logging_redirect_tqdm([_LOGGER]))  # lines stay above progress bars
 
 
-@contextlib.contextmanager
-def _logging() -> Iterator[logging.Handler]:
-    """Print warnings, but not what ranks log: it is hidden in threads as in processes."""
-    level, handler = _LOGGER.level, logging.StreamHandler(sys.stderr)
-    handler.setLevel(logging.WARNING)
-    handler.addFilter(lambda record: record.threadName != RANK_THREAD)
-    _LOGGER.addHandler(handler)
-    try:
-        yield handler
-    finally:
-        _LOGGER.removeHandler(handler)
-        _LOGGER.setLevel(level)
-
-
 def write_reports(
     run: dict[str, Any], title: str, json_path: Path | None, html_path: Path | None = None
 ) -> int:
@@ -275,3 +271,65 @@ def write_each(writers: Iterable[Callable[[], object]]) -> int:
             print_error(str(error), error)
             code = NOT_WRITTEN
     return code
+
+
+@contextlib.contextmanager
+def _printing_safely() -> Iterator[None]:
+    """Let the block print on streams that may be full or closed, or whose encoding lacks signs.
+
+    After the first failed write to a stream, what is printed there is dropped. If a command ends
+    after output was lost because the place is full, and not because its reader is gone, a sentence
+    on standard error says so, and the exit status is not 0.
+    """
+    if sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:
+        yield  # the caller has put streams of its own in their place
+        return
+    # Closed standard streams are connected to nothing, so that no other file gets their numbers.
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    printed = _Descriptor(1)
+    out, err = (
+        io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=getattr(replaced, "encoding", "utf-8"),
+            errors="backslashreplace",  # for what an encoding lacks
+            line_buffering=True,
+        )
+        for raw, replaced in ((printed, sys.stdout), (_Descriptor(2), sys.stderr))
+    )
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            yield
+        except SystemExit as end:
+            out.flush()
+            failure = printed.failure
+            if failure is None or failure.errno == errno.EPIPE:
+                raise
+            err.write(
+                f"disteval: standard output can't be written ({failure.strerror}), so a part of it "
+                f"is missing; send it to another place\n"
+            )
+            raise SystemExit(end.code or NOT_WRITTEN) from None
+        finally:
+            out.flush()
+            err.flush()
+
+
+class _Descriptor(io.FileIO):
+    """A file descriptor that accepts everything, and drops it after the first failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self.failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.failure is None:
+            try:
+                # Another process may have set the pipe that we share not to wait for its reader.
+                while (count := super().write(data)) is None:
+                    select.select([], [self], [])
+                return count
+            except OSError as error:
+                self.failure = error
+        return memoryview(data).nbytes

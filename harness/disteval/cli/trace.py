@@ -87,31 +87,24 @@ def _show(console: Console, summaries: list[TraceSummary]) -> None:
         seconds = (world.end - world.begin) / 1e9
         print_line(console, f"world {world.number} {world.title}: {seconds:.3g} s")
         if len(summaries) <= _SHOWN_WHOLE:
-            console.print(_table(summary))
-            _show_waits(console, summary)
+            columns = [Column(name, justify="right") for name in ("seconds", *KINDS)]
+            table = Table(Column("", no_wrap=True), *columns, padding=(0, 0), show_edge=False)
+            for each in summary.ranks:
+                total = each.total or 1.0
+                shares = [f"{100 * each.seconds[kind] / total:.1f}%" for kind in KINDS]
+                table.add_row(each.row.name, f"{each.total:.3g}", *shares)
+            console.print(table)
+            pairs = sorted(summary.waits.by_pair().items(), key=lambda pair: -pair[1][0])
+            for (rank, other), (waited, count) in pairs[:_MOST_SHOWN]:
+                times = f"in {count} collective{'s' * (count > 1)}"
+                waits = f"rank {rank} waited {waited / 1e9:.3g} s for rank {other}"
+                print_line(console, f"{waits}, {times}")
+            if len(pairs) > _MOST_SHOWN:
+                print_line(console, f"… and {len(pairs) - _MOST_SHOWN} more pairs")
         if summary.slowest is not None:
             print_line(console, f"slowest: {summary.slowest}")
         for line in _remarks(summary):
             print_line(console, line)
-
-
-def _table(summary: TraceSummary) -> Table:
-    columns = [Column(name, justify="right") for name in ("seconds", *KINDS)]
-    table = Table(Column("", no_wrap=True), *columns, padding=(0, 0), show_edge=False)
-    for rank in summary.ranks:
-        total = rank.total or 1.0
-        shares = [f"{100 * rank.seconds[kind] / total:.1f}%" for kind in KINDS]
-        table.add_row(rank.row.name, f"{rank.total:.3g}", *shares)
-    return table
-
-
-def _show_waits(console: Console, summary: TraceSummary) -> None:
-    pairs = sorted(summary.waits.by_pair().items(), key=lambda pair: -pair[1][0])
-    for (rank, other), (total, count) in pairs[:_MOST_SHOWN]:
-        times = f"in {count} collective{'s' * (count > 1)}"
-        print_line(console, f"rank {rank} waited {total / 1e9:.3g} s for rank {other}, {times}")
-    if len(pairs) > _MOST_SHOWN:
-        print_line(console, f"… and {len(pairs) - _MOST_SHOWN} more pairs")
 
 
 def _remarks(summary: TraceSummary) -> Iterator[str]:

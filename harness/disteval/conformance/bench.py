@@ -163,8 +163,13 @@ class Bench:
             LostWorld: The ranks can't go on, for example because one hangs.
         """
         on_rank = update_wrapper(partial(compare, function), function)
-        tasks = zip(*map(_tasks, trials), strict=True)
-        found = self.run(on_rank, [list(task) for task in tasks], trials, delay)
+        tasks: list[list[tuple[Any, list[str]]]] = [[] for _ in range(self.world_size)]
+        for trial in trials:
+            known = {id(results): results for results in trial.expected}
+            digests = {key: [digest(one) for one in results] for key, results in known.items()}
+            for of_rank, arg, expected in zip(tasks, trial.args, trial.expected, strict=True):
+                of_rank.append((arg, digests[id(expected)]))
+        found = self.run(on_rank, tasks, trials, delay)
         first: BrokenRuleError | None = None
         for index, trial in enumerate(trials):
             wrong = {rank: each[index] for rank, each in enumerate(found) if index in each}
@@ -177,10 +182,3 @@ class Bench:
             self._called += trial.collectives
         if first is not None:
             raise first
-
-
-def _tasks(trial: Trial) -> list[tuple[Any, list[str]]]:
-    """Return the argument of each rank, and the digests of the results that it must return."""
-    known = {id(results): results for results in trial.expected}
-    digests = {key: [digest(result) for result in results] for key, results in known.items()}
-    return [(arg, digests[id(e)]) for arg, e in zip(trial.args, trial.expected, strict=True)]

@@ -136,9 +136,10 @@ def check_backend(
 def _draw(rules: Sequence[Rule], examples: int, seed: int) -> None:
     """Draw the examples of rules while ranks start, for which this process would only wait."""
     if names := [rule.draws for rule in rules if rule.draws]:
-        from disteval.conformance.drawing import draw_ahead  # its import takes half a second
+        from disteval.conformance import drawing  # its import takes half a second
 
-        draw_ahead(names, examples, seed)
+        for name in names:
+            drawing.draw(getattr(drawing, name), examples, seed)
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class _Check:
                     self.doubts[size, rule.number] = rule, this
                     self._take(this.result, False)
                 else:
-                    self._take(_settled(rule, bench, this, None))
+                    self._take(_settled(rule, bench, this, None) if this.doubt else this.result)
 
     def _take(self, result: RuleResult, replay: bool = True) -> None:
         """Take a result; one that was not tried, or may be settled otherwise, has no replay."""
@@ -320,6 +321,8 @@ def check_rule(rule: Rule, bench: Bench) -> RuleResult:
         return try_rule(rule, replace(bench, patience=_PATIENCE))
 
     first = try_rule(rule, bench)
+    if not first.doubt:
+        return first.result
     return _settled(rule, bench, first, again if bench.session.can_start else None)
 
 

@@ -6,8 +6,7 @@ Only the leader imports this module: ranks need no Hypothesis.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -80,6 +79,8 @@ DEPENDS = "when it was repeated"
 _REPEATS = 40
 
 _one_at_a_time = threading.Lock()
+_MOST_DRAWN = 8
+_drawn: dict[tuple[st.SearchStrategy[Any], int, int], list[Any]] = {}
 
 
 def each(
@@ -97,8 +98,7 @@ def each(
         trial: Returns the trial of one example at a world size.
     """
     world = bench.world_size
-    with _one_at_a_time:  # several world sizes ask for the same
-        drawn = bench.share(draw(strategy, bench.examples, bench.random_seed))
+    drawn = bench.share(draw(strategy, bench.examples, bench.random_seed))
     first: BrokenRuleError | LostWorld
     try:
         return bench.expect(function, [trial(example, world) for example in drawn])
@@ -154,19 +154,16 @@ def _repeated(
     return failed, _REPEATS
 
 
-def draw_ahead(names: Iterable[str], examples: int, random_seed: int) -> None:
-    """Draw the examples of this module that have these names, for `each` to find them drawn."""
-    for name in names:
-        with _one_at_a_time:
-            draw(globals()[name], examples, random_seed)
-
-
-@lru_cache(8)
 def draw(strategy: st.SearchStrategy[T], examples: int, random_seed: int) -> list[T]:
-    """Return drawn examples, the same for the same arguments."""
-    drawn: list[T] = []
-    _call(drawn.append, strategy, examples, random_seed)
-    return drawn
+    """Return drawn examples, the same for the same arguments; any thread may call it."""
+    with _one_at_a_time:  # several world sizes ask for the same
+        if (key := (strategy, examples, random_seed)) not in _drawn:
+            found: list[T] = []
+            _call(found.append, strategy, examples, random_seed)
+            if len(_drawn) == _MOST_DRAWN:
+                _drawn.clear()
+            _drawn[key] = found
+        return _drawn[key]
 
 
 def _call(

@@ -210,8 +210,7 @@ class Estimator:
         """
         [source] = loader_sources([data_loader_creator])
         with Display(self._progress) as display:
-            record: Record = self._order("evaluate", source, metrics, display=display)[0]
-        return record
+            return self._order("evaluate", source, metrics, display=display)[0]  # type: ignore[no-any-return]
 
     def predict(self, data_loader_creator: Creator) -> Any:
         """Compute the model's output for every sample of the loader's data set.

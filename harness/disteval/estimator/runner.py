@@ -197,7 +197,9 @@ class BaseRunner:
                     mode, times, loader = phases[at]
                     limit = None if self.by_epoch else times
                     if mode == "val":
-                        self._validate(loader, limit)
+                        self._begin_phase("val", loader)
+                        self.publish(validate(self, loader, limit=limit, stages=True))
+                        self.call_hook("after_val_epoch")
                     elif position.done or self._is_due():
                         self._train(loader, limit or len(loader))
                     position.begin_phase(at + 1)
@@ -266,11 +268,6 @@ class BaseRunner:
         finally:
             self._position.in_step = False
         self.iter += 1
-
-    def _validate(self, loader: Any, limit: int | None) -> None:
-        self._begin_phase("val", loader)
-        self.publish(validate(self, loader, limit=limit, stages=True))
-        self.call_hook("after_val_epoch")
 
     def _begin_phase(self, mode: str, loader: Any) -> None:
         self.mode, self.data_loader, self.samples = mode, loader, 0

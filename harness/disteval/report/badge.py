@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
-from xml.etree import ElementTree
+from xml.sax.saxutils import escape, quoteattr
 
 from disteval.errors import UsageError
 from disteval.judging.report import OUTCOMES, SIGNS, Verdict
-from disteval.report.model import Column
 from disteval.text import visible
+
+if TYPE_CHECKING:
+    from disteval.report.model import Column
 
 _COLOURS = {"passed": "#1b6a3d", "failed": "#a8201a", "error": "#7a4b00"}
 _GREY = "#3a4149"
-_HEIGHT, _CHARACTER, _MARGIN = 20, 6.6, 7  # pixels, for letters of 11 pixels
+_CHARACTER, _MARGIN = 6.6, 7  # pixels, for letters of 11 pixels
+# The text has its width in any font.
+_BOX = (
+    '<rect x="{0}" width="{1}" height="20" fill="{2}"/><text x="{3}" y="14" textLength="{4}" '
+    'lengthAdjust="spacingAndGlyphs" fill="#ffffff" font-family="Verdana,DejaVu Sans,sans-serif" '
+    'font-size="11">{5}</text>'
+)
 _LONGEST, _LONGEST_TITLE = 60, 600  # characters
 
 
@@ -48,42 +57,27 @@ def draw_badge(name: str, verdict: Verdict, title: str) -> str:
         verdict: The verdict, of which the badge has the short form.
         title: The whole sentence.
     """
-    outcome = OUTCOMES[verdict.word]
+    outcome, title = OUTCOMES[verdict.word], _shortened(title, _LONGEST_TITLE)
     parts = [
         (f"disteval: {name}", _GREY),
         (f"{SIGNS[outcome].glyph} {verdict.short}", _COLOURS[outcome]),
     ]
-    return _draw([(_shortened(text, _LONGEST), colour) for text, colour in parts], title)
-
-
-def _draw(parts: Sequence[tuple[str, str]], title: str) -> str:
-    """Draw texts side by side, each on a rectangle of its colour."""
-    title = _shortened(title, _LONGEST_TITLE)
-    widths = [round(_CHARACTER * _columns(text)) for text, _ in parts]
-    total = sum(widths) + 2 * _MARGIN * len(parts)
-    size = {"width": str(total), "height": str(_HEIGHT), "viewBox": f"0 0 {total} {_HEIGHT}"}
-    svg = ElementTree.Element(
-        "svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": title} | size
+    boxes, left = [], 0
+    for part, colour in parts:
+        text = _shortened(part, _LONGEST)
+        # Letters of East Asia are two wide.
+        letters = sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+        inner = round(_CHARACTER * letters)
+        width = inner + 2 * _MARGIN
+        boxes.append(_BOX.format(left, width, colour, left + _MARGIN, inner, escape(text)))
+        left += width
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label={quoteattr(title)} '
+        f'width="{left}" height="20" viewBox="0 0 {left} 20"><title>{escape(title)}</title>'
+        f"{''.join(boxes)}</svg>\n"
     )
-    ElementTree.SubElement(svg, "title").text = title
-    left = 0
-    for (text, colour), width in zip(parts, widths, strict=True):
-        box = {"x": str(left), "width": str(width + 2 * _MARGIN), "height": str(_HEIGHT)}
-        ElementTree.SubElement(svg, "rect", {**box, "fill": colour})
-        where = {"x": str(left + _MARGIN), "y": "14", "textLength": str(width)}
-        look = {"fill": "#ffffff", "font-family": "Verdana,DejaVu Sans,sans-serif"}
-        # The text has this width in any font.
-        more = {"font-size": "11", "lengthAdjust": "spacingAndGlyphs"}
-        ElementTree.SubElement(svg, "text", where | look | more).text = text
-        left += width + 2 * _MARGIN
-    return ElementTree.tostring(svg, encoding="unicode") + "\n"
 
 
 def _shortened(text: str, most: int) -> str:
     shown = visible(text, keep="")
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
-
-
-def _columns(text: str) -> int:
-    """Return the width of a text in letters; those of East Asia are two wide."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -1,4 +1,4 @@
-"""The tables of a page about checks: the matrix of rules, failures, lost ranks and reasons."""
+"""The tables of a page: of checks, with failures, lost ranks and reasons, and of audits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from disteval.audit.findings import judge as judge_audit
 from disteval.conformance.verdict import Reason, finding_of, findings_of, judge, order, reasons_of
 from disteval.judging.report import Finding, Verdict
 from disteval.report.files import check_table
 
+Case = dict[str, Any]
+
+OUTCOMES = {"right": "passed", "wrong": "failed", "skipped": "unsupported", "out of time": "error"}
+"""The outcome of a rule whose sign stands for that of a case."""
+
+_MOST_COLUMNS = 60
+_DRAWN_ALIKE = 2  # the most larger cases that happen to have one world size and batch size
 _RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 
 Run = dict[str, Any]
@@ -167,3 +175,57 @@ def faults(rows: Iterable[RuleRow]) -> list[Cell]:
 def reasons(columns: Iterable[Column]) -> list[tuple[Column, Reason]]:
     """Return the reasons why backends were not judged by some rules, each reason once."""
     return [(column, reason) for column in columns for reason in reasons_of(column.run["rules"])]
+
+
+class CaseTable(NamedTuple):
+    """The matrix of one audit.
+
+    Attributes:
+        columns: The pairs of world size and batch size.
+        rows: Each number of samples, with the outcome of each column's case; None if there is none.
+        others: The cases that are not in it, because they are larger or read otherwise.
+    """
+
+    columns: Sequence[tuple[int, int]]
+    rows: Sequence[tuple[int, Sequence[str | None]]]
+    others: Sequence[Case]
+
+
+def audit_verdict(run: dict[str, Any]) -> Verdict:
+    """Return the verdict of what the report of an audit has, whatever else it says."""
+    outcomes = (case["outcome"] for case in run["cases"])
+    return judge_audit(
+        outcomes, bool(run["findings"]), run["reason"], run["assumes"], run["seconds"]
+    )
+
+
+def matrix_of(run: dict[str, Any]) -> CaseTable:
+    """Return the matrix of the report of an audit."""
+    otherwise = ("num_workers", "shuffle", "ids", "damage")
+    plain = [case for case in run["cases"] if not any(case[name] for name in otherwise)]
+    pairs = [(case["world_size"], case["batch_size"]) for case in plain]
+    counts = Counter(pairs)
+    columns = sorted(pair for pair in counts if counts[pair] > _DRAWN_ALIKE)[:_MOST_COLUMNS]
+    outcomes = {
+        (case["size"], pair): OUTCOMES[case["outcome"]]
+        for case, pair in zip(plain, pairs, strict=True)
+        if pair in columns
+    }
+    sizes = sorted({size for size, _ in outcomes})
+    rows = [(size, [outcomes.get((size, pair)) for pair in columns]) for size in sizes]
+    shown = {id(case) for case, pair in zip(plain, pairs, strict=True) if pair in columns}
+    return CaseTable(columns, rows, [case for case in run["cases"] if id(case) not in shown])
+
+
+def audit_findings(run: dict[str, Any]) -> list[tuple[Finding, dict[str, Any]]]:
+    """Return each finding of the report of an audit, with its part of the report."""
+    return [
+        (
+            Finding(
+                f"{found['kind']} {found['name']}".strip(), found["case"], found["sentence"],
+                message=found["message"], evidence=found["evidence"], replay=found["replay"],
+            ),
+            found,
+        )
+        for found in run["findings"]
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ from disteval.arguments import check_output_file
 from disteval.errors import UsageError
 from disteval.extras import DISTRIBUTION, needs
 from disteval.judging.report import OUTCOMES, SIGNS
-from disteval.report import audits, model
+from disteval.report import model
 from disteval.report.charts import Picture
 from disteval.report.evaluations import side_by_side
 from disteval.report.files import write_file
@@ -67,9 +67,9 @@ def render(runs: Sequence[tuple[str, Run]], pictures: Sequence[Picture] = ()) ->
         faults=model.faults(rows),
         reasons=model.reasons(columns),
         runs=runs,
-        audits=[(run, audits.verdict_of(run)) for _, run in audited],
-        matrix_of=audits.matrix_of,
-        findings_of=audits.findings_of,
+        audits=[(run, model.audit_verdict(run)) for _, run in audited],
+        matrix_of=model.matrix_of,
+        findings_of=model.audit_findings,
         largest=lambda finding: max(1e-9, *finding["fair"], *filter(None, finding["weights"])),
         evaluations=side_by_side(evaluations),
         trainings=trainings,
