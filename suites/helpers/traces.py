@@ -9,9 +9,8 @@ from disteval.traces.reading import Row, TraceEvent, WorldTrace, read_worlds
 from disteval.traces.recorder import Recorder
 from disteval.traces.summary import TraceSummary, summarise
 from disteval.traces.this_rank import start_with
-from disteval.traces.times import timeline
 from disteval.traces.torch_calls import TorchCall, find_parting, read_calls
-from disteval.traces.waits import find_waits
+from disteval.traces.waits import find_waits, timeline
 from disteval.world import PostMortem, RankStatus
 
 

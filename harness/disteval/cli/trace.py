@@ -22,7 +22,7 @@ from disteval.traces.folder import MERGED, NAME
 from disteval.traces.merging import write_merged
 from disteval.traces.reading import read_worlds
 from disteval.traces.summary import TraceSummary, summarise
-from disteval.traces.times import KINDS
+from disteval.traces.waits import KINDS
 
 _SHOWN_WHOLE = 3  # worlds; of more there is a line each
 _MOST_SHOWN = 10

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from disteval.conformance.bench import Bench
 from disteval.conformance.causes import Seen, failure_of, likely_cause, out_of_order, raises
@@ -142,14 +143,10 @@ def _draw(rules: Sequence[Rule], examples: int, seed: int) -> None:
             drawing.draw(getattr(drawing, name), examples, seed)
 
 
-@dataclass(frozen=True)
-class CheckJob:
+class CheckJob(NamedTuple):
     """Rules that are tried one after another at one world size, on ranks of their own.
 
-    Attributes:
-        size: The world size.
-        rules: The rules.
-        late: Whether it begins when one job of its phase is left that is not late.
+    A late one begins when one job of its phase is left that is not late.
     """
 
     size: int

@@ -41,7 +41,17 @@ class JudgedWorld(World):
         **options: Any,
     ) -> None:
         if backend is not None and not isinstance(launcher, Launcher):
-            launcher = _launcher(launcher, get_backend_class(backend), world_size)
+            cls = get_backend_class(backend)
+            launcher = launcher or cls.launcher
+            if launcher == LocalLauncher.name:
+                # It forks ranks also off libraries that are not known to be safe, as long as they
+                # have started no thread: a check starts many.
+                found = [lib for lib in _LIBRARIES if lib.partition(".")[0] in sys.modules]
+                launcher = LocalLauncher(preload=list(dict.fromkeys([*cls.preload, *found])))
+            elif launcher == RayLauncher.name:  # which has to have room for a second world
+                with joined_ray():
+                    cpus = share_of_cpu(cluster_cpus(), 2 * world_size)
+                launcher = RayLauncher(cpus_per_worker=cpus)
         super().__init__(backend, world_size, launcher=launcher, **options)
 
     def join(
@@ -65,22 +75,6 @@ class JudgedWorld(World):
         """See `World.check_ranks`."""
         if not (self.attached or self._launcher.name == cls.launcher):
             super().check_ranks(cls, found)
-
-
-def _launcher(chosen: str | None, cls: type[BaseDistBackend], world_size: int) -> str | Launcher:
-    """Return the launcher of one world.
-
-    On Ray it leaves room for a second world; on this host it forks ranks also off libraries that
-    are not known to be safe, as long as they have started no thread: a check starts many.
-    """
-    name = chosen or cls.launcher
-    if name == LocalLauncher.name:
-        imported = [library for library in _LIBRARIES if library.partition(".")[0] in sys.modules]
-        return LocalLauncher(preload=list(dict.fromkeys([*cls.preload, *imported])))
-    if name != RayLauncher.name:
-        return name
-    with joined_ray():
-        return RayLauncher(cpus_per_worker=share_of_cpu(cluster_cpus(), 2 * world_size))
 
 
 def identity_of(backend: BaseDistBackend) -> Identity:

@@ -31,12 +31,16 @@ from disteval.estimator.checkpoint import (
     weights_of,
 )
 from disteval.estimator.distributed import fingerprints, inner, warn_if_not_averaged
-from disteval.estimator.hooks.build import Config, build
-from disteval.estimator.hooks.checkpoint import CheckpointHook
-from disteval.estimator.hooks.hook import Hook, priority_of
-from disteval.estimator.hooks.logger import TextLoggerHook
-from disteval.estimator.hooks.lr import LrHook
-from disteval.estimator.hooks.optimizer import OptimizerHook
+from disteval.estimator.hooks import (
+    CheckpointHook,
+    Config,
+    Hook,
+    LrHook,
+    OptimizerHook,
+    TextLoggerHook,
+    build,
+)
+from disteval.estimator.hooks.hook import priority_of
 from disteval.estimator.loaders import check_length, whole
 from disteval.estimator.position import Position, WorkflowEntry
 from disteval.estimator.records import LogBuffer, Record, named_metrics, number

@@ -14,8 +14,7 @@ from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.traces.reading import Row, WorldTrace, read_worlds
 from disteval.traces.summary import RankTimes, TraceSummary, summarise, told_apart
-from disteval.traces.times import KINDS
-from disteval.traces.waits import Waits
+from disteval.traces.waits import KINDS, Waits
 
 LOOK = {
     "compute": ("#0a57a4", 0.7),
@@ -46,25 +45,19 @@ _STYLE = {
 }
 
 
-class Chart(NamedTuple):
-    """A picture: its title, and an SVG file as text."""
-
-    title: str
-    svg: str
-
-    @property
-    def source(self) -> str:
-        """The picture as the address of an image that loads nothing."""
-        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
-
-
 class Picture(NamedTuple):
-    """One trace as a page shows it, and what its chart leaves out."""
+    """One trace as a page shows it: the title and the SVG of its chart, and what that lacks."""
 
     name: str
     summary: TraceSummary
-    chart: Chart
+    title: str
+    svg: str
     left_out: str
+
+    @property
+    def source(self) -> str:
+        """The chart as the address of an image that loads nothing."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
 
     @property
     def ranks(self) -> list[RankTimes]:
@@ -94,7 +87,7 @@ def make_pictures(folders: Sequence[Path]) -> list[Picture]:
         )
     seconds = max((_length(summary) for _, summary, _ in chosen), default=0.0)
     return [
-        Picture(name, summary, draw_ranks(summary, seconds), _left_out(summary, count))
+        Picture(name, summary, *draw_ranks(summary, seconds), _left_out(summary, count))
         for name, summary, count in chosen
     ]
 
@@ -107,7 +100,7 @@ def draw_trace(folder: Path, summary: TraceSummary) -> str:
         LibraryMissingError: matplotlib is not installed.
     """
     _checked(folder, summary.world)
-    return draw_ranks(summary, _length(summary)).svg
+    return draw_ranks(summary, _length(summary))[1]
 
 
 def _checked(folder: Path, world: WorldTrace | None) -> WorldTrace:
@@ -146,8 +139,8 @@ def _left_out(summary: TraceSummary, worlds: int) -> str:
     return "; ".join(parts)
 
 
-def draw_ranks(summary: TraceSummary, seconds: float) -> Chart:
-    """Draw the ranks of a world as rows of bars over this many seconds."""
+def draw_ranks(summary: TraceSummary, seconds: float) -> tuple[str, str]:
+    """Draw the ranks of a world as rows of bars over so many seconds; return a title and an SVG."""
     with needs("a picture of a trace", "report"):
         from matplotlib import style
         from matplotlib.figure import Figure
@@ -171,7 +164,7 @@ def draw_ranks(summary: TraceSummary, seconds: float) -> Chart:
         figure.legend(handles=patches, loc="outside upper left", ncols=len(patches))
         text = StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Title": title})
-    return Chart(title, text.getvalue())
+    return title, text.getvalue()
 
 
 def bars(

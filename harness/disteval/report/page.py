@@ -20,7 +20,7 @@ from disteval.report.charts import Picture
 from disteval.report.evaluations import side_by_side
 from disteval.report.files import write_file
 from disteval.text import visible
-from disteval.traces.times import KINDS
+from disteval.traces.waits import KINDS
 
 if TYPE_CHECKING:
     from jinja2 import Environment

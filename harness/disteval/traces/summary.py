@@ -9,8 +9,7 @@ from typing import Any
 
 from disteval.arguments import is_count
 from disteval.traces.reading import Row, WorldTrace
-from disteval.traces.times import KINDS, Doing, timeline
-from disteval.traces.waits import Waits, find_waits, key_of
+from disteval.traces.waits import KINDS, Doing, Waits, find_waits, key_of, timeline
 
 _MOST_SAMPLES = 10**12  # in one batch; the files are not trusted
 _MOST_NANOSECONDS = 10**18  # of a clock's offset; 31 years
