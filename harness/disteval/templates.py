@@ -17,8 +17,7 @@ from disteval.arguments import is_count
 from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.errors import FrameError, UsageError
 from disteval.frames import ALIGNMENT, BLOCK_BYTES, Buffer, Call
-from disteval.traces.recorder import open_recorders
-from disteval.traces.this_rank import note_bytes
+from disteval.traces.recorder import note_bytes, open_recorders
 
 Tensor = TypeVar("Tensor")
 

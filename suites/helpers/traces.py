@@ -6,9 +6,8 @@ from disteval import traces
 from disteval.traces.folder import MERGED, Place, TraceFolder, cap_for, own_clock
 from disteval.traces.merging import merged_events, write_merged
 from disteval.traces.reading import Row, TraceEvent, WorldTrace, read_worlds
-from disteval.traces.recorder import Recorder
+from disteval.traces.recorder import Recorder, start_with
 from disteval.traces.summary import TraceSummary, summarise
-from disteval.traces.this_rank import start_with
 from disteval.traces.torch_calls import TorchCall, find_parting, read_calls
 from disteval.traces.waits import find_waits, timeline
 from disteval.world import PostMortem, RankStatus

@@ -14,14 +14,13 @@ from disteval.audit.alone import counted_alone, may_be_alone
 from disteval.audit.answers import LISTS, Answer, Result, first_result
 from disteval.audit.case import Settings
 from disteval.audit.cases import MANY_STEPS, cases, in_steps, not_held, parse
-from disteval.audit.fetches import dealt, fetches_of
 from disteval.audit.findings import DEFAULT_TIMEOUT, AuditReport, LoopFinding
 from disteval.audit.jobs import told
 from disteval.audit.judge import Judgement, Problem, changed_since, judge
 from disteval.audit.notes import Notes
 from disteval.audit.on_ranks import Target, name_of
 from disteval.audit.planted import KNOWN, Planted
-from disteval.audit.weights import Weights, explain, groups_of, measure
+from disteval.audit.weights import Weights, dealt, explain, fetches_of, groups_of, measure
 from disteval.audit.worlds import Calls
 from disteval.errors import AuditError, UsageError, WorldError
 from disteval.host import available_cores

@@ -22,7 +22,7 @@ from disteval.errors import UsageError
 from disteval.evaluation import Evaluation, Task
 from disteval.evaluation.evaluate import evaluate_task
 from disteval.extras import DISTRIBUTION, installed_version
-from disteval.report.values import plain
+from disteval.report.evaluations import plain
 from disteval.world import report_progress
 from disteval.world.channel.link import Address, Link, connect
 from disteval.world.rank import current_rank

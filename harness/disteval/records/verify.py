@@ -176,7 +176,10 @@ def verify(
     """
     if stated is not None and not records.metric:
         raise UsageError("the figure can't be compared: there are no scores; give --score FIELD")
-    expected = expected or _of_harness(records)
+    if expected is None and (records.ids is not None or records.stated is not None):
+        source = f"what {HARNESSES[records.harness]} says of its task"
+        ids = None if records.ids is None else keyed(records.ids)
+        expected = Expected(source, (records.stated or 0) if ids is None else len(ids), ids)
     once = records.frame
     if once["id"].is_duplicated().any():
         once = once.unique("id", keep="first", maintain_order=True)
@@ -197,7 +200,10 @@ def verify(
     if stated is not None and same is None and records.aggregates:
         text = f"{stated} is stated, which these scores do not give"
         facts.append(Fact("other figure", 1, text, True))
-    facts += _about_copies(once)
+    known = once.filter(pl.col("content").is_not_null()).select("id", "content")
+    copies = known.filter(known["content"].is_duplicated()).sort("content", maintain_order=True)
+    words = f"ids have the content of another id, {copies['content'].n_unique():,} contents"
+    facts += _named("copies", copies["id"], words, refutes=False)
     return Verification(records, ids, expected, counts, tuple(facts), tuple(figures), stated, same)
 
 
@@ -281,14 +287,6 @@ def _are_those(found: Mapping[str, Any], expected: Expected) -> bool:
     return bool(found["ids"]["count"] == size and ranges in ([[0, size - 1]], [[1, size]], None))
 
 
-def _of_harness(records: Records) -> Expected | None:
-    """Return the samples that the harness says its task has."""
-    source = f"what {HARNESSES[records.harness]} says of its task"
-    if records.ids is not None:
-        return Expected(source, len(records.ids), keyed(records.ids))
-    return None if records.stated is None else Expected(source, records.stated)
-
-
 def _about_ids(ids: pl.Series, expected: Expected) -> list[Fact]:
     """Name the samples that are missing or not in the data."""
     size, wanted = expected.size, expected.ids
@@ -353,14 +351,6 @@ def _about_fates(once: pl.DataFrame, same: Figure | None) -> list[Fact]:
         facts += _named(fate, mine["id"], words.get(fate, ""), more, left_out)
     retried = in_order(once.filter(pl.col("attempts") > 1))
     return facts + _named("retried", retried["id"], refutes=False)
-
-
-def _about_copies(once: pl.DataFrame) -> list[Fact]:
-    """Name samples of equal content under several ids."""
-    known = once.filter(pl.col("content").is_not_null()).select("id", "content")
-    copies = known.filter(known["content"].is_duplicated())
-    words = f"ids have the content of another id, {copies['content'].n_unique():,} contents"
-    return _named("copies", copies.sort("content", maintain_order=True)["id"], words, refutes=False)
 
 
 def _about_files(files: Sequence[Path]) -> list[Fact]:

@@ -5,7 +5,6 @@ A trace is off unless it is asked for: with ``--trace DIR`` of the command line,
 """
 
 from disteval.traces.folder import TraceFolder
-from disteval.traces.recorder import Recorder
-from disteval.traces.this_rank import current, loading, recording, span
+from disteval.traces.recorder import Recorder, current, loading, recording, span
 
 __all__ = ["Recorder", "TraceFolder", "current", "loading", "recording", "span"]

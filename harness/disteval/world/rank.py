@@ -38,8 +38,7 @@ from disteval.errors import UsageError, WorldError
 from disteval.launched import launched_job
 from disteval.registry import load_backend_class
 from disteval.traces.folder import category_of, own_clock
-from disteval.traces.recorder import flush_all
-from disteval.traces.this_rank import start_with, stop
+from disteval.traces.recorder import flush_all, start_with, stop
 from disteval.traces.torch_calls import recorded_calls, trace_calls
 from disteval.world.channel import messages
 from disteval.world.channel.link import Address, Link, WatchedLink, connect
