@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,12 +71,13 @@ class Settings:
 class Fetches:
     """Notes which sample was fetched by a rank and, in a file that they share, its loader workers.
 
-    Args:
-        path: The file, which is created by a worker's first fetch.
+    The file is created by a worker's first fetch, in the world's folder, or among temporary files
+    on a host that lacks it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path, rank: int) -> None:
+        there = folder if folder.is_dir() else Path(tempfile.gettempdir())
+        self._path = there / f"disteval-audit-{rank}-{secrets.token_hex(4)}"
         self._rank = os.getpid()
         self._own: list[int] = []
 
@@ -83,9 +86,12 @@ class Fetches:
         if os.getpid() == self._rank:
             self._own.append(index)
             return
+        torch = sys.modules.get("torch")
+        info = torch.utils.data.get_worker_info() if torch is not None else None
+        worker = -os.getpid() if info is None else int(info.id)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, _FETCH.pack(index, self._worker()))  # appended whole
+            os.write(descriptor, _FETCH.pack(index, worker))  # appended whole
         finally:
             os.close(descriptor)
 
@@ -98,11 +104,6 @@ class Fetches:
         data = self._path.read_bytes() if self._path.exists() else b""
         self._path.unlink(missing_ok=True)
         return [*((index, ITSELF) for index in self._own), *_FETCH.iter_unpack(data)]
-
-    def _worker(self) -> int:
-        torch = sys.modules.get("torch")
-        worker = torch.utils.data.get_worker_info() if torch is not None else None
-        return -os.getpid() if worker is None else int(worker.id)
 
 
 class Dataset:
@@ -276,7 +277,11 @@ class Case:
         """Return the samples as a ``datasets.Dataset``; its fetches are not noted."""
         from datasets import Dataset as HuggingFaceDataset
 
-        return HuggingFaceDataset.from_dict(_columns(self.samples()))
+        samples = self.samples()
+        names = samples[0] if samples else ("id", "x", "label", "value")
+        return HuggingFaceDataset.from_dict(
+            {name: [np.asarray(s[name]).tolist() for s in samples] for name in names}
+        )
 
     def tf_dataset(self) -> Any:
         """Return the samples as a ``tf.data.Dataset`` that reads them all."""
@@ -295,8 +300,3 @@ class Case:
             return ({name: sample[name] for name in signature} for sample in self.dataset)
 
         return tensorflow.data.Dataset.from_generator(generate, output_signature=signature)
-
-
-def _columns(samples: list[dict[str, Any]]) -> Mapping[str, list[Any]]:
-    names = samples[0] if samples else ("id", "x", "label", "value")
-    return {name: [np.asarray(s[name]).tolist() for s in samples] for name in names}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +104,7 @@ def call(backend: BaseDistBackend, given: tuple[Target, Settings, Planted, Path]
     """
     target, settings, planted, folder = given
     function, rank = load(target), backend.rank
-    fetches = Fetches(_file_of(folder.parent, rank))
+    fetches = Fetches(folder.parent, rank)
     case = Case(settings, planted, rank, fetches, folder)
     joined, group = backend.is_initialized, _torch_group()
     try:
@@ -142,7 +140,7 @@ def merge(
     if backend.rank > 0:
         return answer
     function: Any = load(target)
-    fetches = Fetches(_file_of(folder.parent, 0))
+    fetches = Fetches(folder.parent, 0)
     case = Case(settings, planted, 0, fetches, folder)
     parts = dict.fromkeys(part for each in answers for part in each.parts)
     try:
@@ -181,9 +179,3 @@ def _torch_group() -> Any:
     distributed = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available()
     return distributed.group.WORLD if there else None  # type: ignore[union-attr]
-
-
-def _file_of(folder: Path, rank: int) -> Path:
-    """Return a new path in the world's folder, or among temporary files on a host that lacks it."""
-    there = folder if folder.is_dir() else Path(tempfile.gettempdir())
-    return there / f"disteval-audit-{rank}-{secrets.token_hex(4)}"

@@ -186,7 +186,11 @@ class Calls:
                 f"the function can't be sent to the ranks ({describe_error(error)}); write it into "
                 f"a module, and name it as module:function"
             ) from error
-        size, port = world.world_size, _free_port() if self.as_torchrun else ""
+        size, port = world.world_size, ""
+        if self.as_torchrun:
+            with socket.socket() as probe:
+                probe.bind((LOOPBACK, 0))
+                port = str(probe.getsockname()[1])
         of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
         given = [(self.target, variables) for variables in of_rank]
         # Libraries are imported here, which takes as long as a first call may.
@@ -210,9 +214,3 @@ def _torchrun_variables(rank: int, world_size: int, port: str) -> dict[str, str]
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": port,
     }
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return str(probe.getsockname()[1])

@@ -85,7 +85,7 @@ def check_command(
         )  # fmt: skip
         status = write_reports(report.to_json(), report.target, json_path, html_path)
         _show(table_console(), report, {rule.number: rule for rule in chosen})
-        sys.exit(report.exit_code or status)
+        sys.exit(report.judged.exit_code or status)
 
 
 def _print_first_failures() -> Callable[[RuleResult], None]:

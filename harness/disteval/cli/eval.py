@@ -274,7 +274,11 @@ def eval_command(
             f"expected{written}; evaluate the data set that was expected, or leave the option out"
         )
     if predictions is not None and target is not None and not join:  # a leader does it
-        report["predictions"] = _in_its_place(target.path, predictions.absolute())
+        asked = predictions.absolute()
+        if target.path != asked:  # one file was asked for
+            load_predictions(target.path).write(asked)
+            shutil.rmtree(target.path)
+        report["predictions"] = str(asked)
     status = write_reports(header("eval") | report, report["task"], json_path, html_path)
     print_evaluation(report)
     if certificate is not None:
@@ -297,14 +301,6 @@ def _target(path: Path, format_name: FormatName, overwrite: bool) -> Predictions
     if path.exists() and not overwrite:
         raise UsageError(f"--predictions {path} is there already; add --overwrite to replace it")
     return Predictions(path.with_name(f"{path.name}.parts"), one, overwrite=overwrite)
-
-
-def _in_its_place(folder: Path, asked: Path) -> str:
-    """Make one file of a folder of predictions if a file was asked for; return where they are."""
-    if folder != asked:
-        load_predictions(folder).write(asked)
-        shutil.rmtree(folder)
-    return str(asked)
 
 
 def _refuse(names: Iterable[str], why: str) -> None:

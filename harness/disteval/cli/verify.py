@@ -15,7 +15,7 @@ from disteval.cli.terminal import write_each, write_reports
 from disteval.errors import UsageError
 from disteval.extras import needs
 from disteval.files import file_digest
-from disteval.judging.report import SIGNS, Verdict, header
+from disteval.judging.report import SIGNS, header
 from disteval.records.certificate import as_text, certify, read_certificate
 from disteval.report.badge import draw_badge
 from disteval.report.files import write_file
@@ -109,14 +109,6 @@ def verify_command(
             files = {name: file_digest(path) for name, path in digests.items()}
             text = as_text(certify(verified, files))
             writers.append(partial(write_file, "--certificate", certificate, text))
-    _show(found, verdict)
-    code = write_reports(header("verify") | found, found["target"], json_path, html_path)
-    code = write_each(writers) or code
-    click.get_current_context().exit(verdict.exit_code or code)
-
-
-def _show(found: dict[str, Any], verdict: Verdict) -> None:
-    """Print what was found out, and the verdict last."""
     console = table_console()
     for fact in found["facts"]:
         sign = SIGNS["failed" if fact["refutes"] else "unsupported"].glyph
@@ -126,3 +118,6 @@ def _show(found: dict[str, Any], verdict: Verdict) -> None:
     for line in filter(None, [found.get("says"), *found.get("notes", ())]):
         print_line(console, line)
     print_verdict(console, found["target"], verdict)
+    code = write_reports(header("verify") | found, found["target"], json_path, html_path)
+    code = write_each(writers) or code
+    click.get_current_context().exit(verdict.exit_code or code)

@@ -343,8 +343,8 @@ def try_rule(rule: Rule, bench: Bench) -> Try[RuleResult]:
     result, said = RuleResult.of(rule, bench.world_size), ""
     begin = time.monotonic()
     try:
-        if not template.applies(rule, bench.cls):
-            raise NotApplicableError("the backend is not a subclass of TensorBaseDistBackend")
+        if not issubclass(bench.cls, rule.of):
+            raise NotApplicableError(f"the backend is not a subclass of {rule.of.__name__}")
         rule.check(bench)
     except NotApplicableError as reason:
         result.outcome, result.message = "unsupported", str(reason)

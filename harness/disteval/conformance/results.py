@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from disteval.conformance.rule import RULES, Rule
-from disteval.conformance.rules.template import applies
 from disteval.conformance.verdict import judge, mistakes, order
 from disteval.contract import BaseDistBackend
 from disteval.judging.report import BaseReport, Verdict, header, replay
@@ -153,7 +152,7 @@ class CheckReport(BaseReport):
 
 def contract(cls: type[BaseDistBackend]) -> dict[str, str]:
     """Return the level of each rule that applies to a class, by its number, in their order."""
-    mine = [rule for rule in RULES if applies(rule, cls)]
+    mine = [rule for rule in RULES if issubclass(cls, rule.of)]
     return {rule.number: rule.level for rule in sorted(mine, key=lambda rule: order(rule.number))}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from disteval.conformance.causes import Detector
 from disteval.conformance.wrong import Difference
+from disteval.contract import BaseDistBackend
 from disteval.errors import HarnessError, WorldError
 from disteval.judging.retry import doubt
 from disteval.world.postmortem import first_line
@@ -117,13 +118,15 @@ class Rule:
             begins with this word.
         capability: The field of `Capabilities` in which a backend may declare that it can't keep
             the rule; None if every backend must keep it.
-        stochastic: Whether the check measures what varies by itself, and measures again then.
+        level: ``required``, ``optional`` if a "no" may be declared, or ``stochastic`` if the check
+            measures what varies by itself, and measures again then.
         process_wide: Whether the check measures or sets something that all threads of a process
             share.
         loses_ranks: Whether the check ends the world in which it is tried.
         cause: Recognises a mistake that this rule alone shows.
         starts_many: Whether the check starts many ranks, which takes all cores.
         draws: The name of the examples in `disteval.conformance.drawing` that the check draws.
+        of: The class of the backends that the rule is for.
     """
 
     number: str
@@ -132,19 +135,13 @@ class Rule:
     check: Callable[[Bench], None]
     usually: str = ""
     capability: str | None = None
-    stochastic: bool = False
+    level: str = "required"
     process_wide: bool = False
     loses_ranks: bool = False
     cause: Detector | None = None
     starts_many: bool = False
     draws: str = ""
-
-    @property
-    def level(self) -> str:
-        """``required``, ``optional`` if a "no" may be declared, or ``stochastic``."""
-        if self.capability:
-            return "optional"
-        return "stochastic" if self.stochastic else "required"
+    of: type = BaseDistBackend
 
 
 RULES: list[Rule] = []
@@ -165,6 +162,8 @@ def rule(
     def register(check: Callable[[Bench], None]) -> Callable[[Bench], None]:
         told = " ".join((check.__doc__ or "").split())
         sentence, _, usually = told.partition(" Usually: ")
+        if "capability" in attributes:
+            attributes["level"] = "optional"
         RULES.append(Rule(number, name, sentence, check, usually, **attributes))
         return check
 

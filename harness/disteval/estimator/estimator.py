@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,8 @@ class Display:
         self._done.clear()
         self._bar.reset()
 
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Remove the bar."""
         self._bar.close()
 
 
@@ -187,7 +186,7 @@ class Estimator:
                 if lost:
                     self._go_back(token, beginning, records, lost[-1])
                 order = (sources, entries, max_epochs, token, len(records))
-                with Display(self._progress, records.append) as display:
+                with closing(Display(self._progress, records.append)) as display:
                     self._order("fit", *order, display=display)
                 return records
             except WorldError as error:
@@ -209,7 +208,7 @@ class Estimator:
             The record of the evaluation: see `disteval.estimator.records`.
         """
         [source] = loader_sources([data_loader_creator])
-        with Display(self._progress) as display:
+        with closing(Display(self._progress)) as display:
             return self._order("evaluate", source, metrics, display=display)[0]  # type: ignore[no-any-return]
 
     def predict(self, data_loader_creator: Creator) -> Any:
@@ -223,7 +222,7 @@ class Estimator:
             model returns them.
         """
         [source] = loader_sources([data_loader_creator])
-        with Display(self._progress) as display:
+        with closing(Display(self._progress)) as display:
             return self._order("predict", source, display=display)[0]
 
     def save(self, path: str | Path) -> None:
@@ -312,7 +311,7 @@ class Estimator:
         """Start fresh ranks at the last checkpoint, and drop records that will be made again."""
         self._world.close()
         self._start()
-        with Display(shown=False) as display:  # which passes warnings on
+        with closing(Display(shown=False)) as display:  # which passes warnings on
             kept, name = self._order("restore", token, beginning, display=display)[0]
         del records[kept:]
         place = name or "the beginning of this fit, which has no checkpoint to continue from"

@@ -76,7 +76,9 @@ def validate(
         done += 1
         return outputs, asked is None
 
-    given = dict.fromkeys(asked or {}, _scores_and_labels)
+    given: dict[str, Any] = dict.fromkeys(
+        asked or {}, lambda outputs, _: (outputs["scores"], outputs["labels"])
+    )
     with evaluating(runner.model, backend):
         if stages:
             runner.call_hook("before_val_epoch")
@@ -221,10 +223,6 @@ def _are_of_classes(outputs: Mapping[str, Any]) -> bool:
     is_whole = not (labels.is_floating_point() or labels.is_complex())
     many = scores.ndim == 2 and scores.shape[1] > 1
     return is_whole and (many or (scores.ndim == 1 and not scores.is_floating_point()))
-
-
-def _scores_and_labels(outputs: _Outputs, batch: Any) -> tuple[Any, Any]:
-    return outputs["scores"], outputs["labels"]
 
 
 def _progress(runner: BaseRunner, parts: Whole) -> Any:

@@ -160,11 +160,6 @@ class Session(Generic[W]):
             self.led.timeout = self.timeout
 
     @property
-    def name(self) -> str:
-        """The name of the backend, as it was given."""
-        return self.backend if isinstance(self.backend, str) else self.backend.__name__
-
-    @property
     def can_start(self) -> bool:
         """Whether other ranks can be started, so that the present ones may be lost."""
         return self.led is None

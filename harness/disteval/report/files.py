@@ -126,8 +126,7 @@ def why_no_run(found: object) -> str:
     error = next(_validator().iter_errors(found), None)
     if error is None:
         return ""
-    steps = (f".{k}" if str(k).isidentifier() else f"[{k!r}]" for k in error.absolute_path)
-    place = "".join(steps).removeprefix(".") or "the whole"
+    place = error.json_path.removeprefix("$").removeprefix(".") or "the whole"
     wrong = error.message
     if error.validator == "const":  # this message would not say what was found
         wrong = f"{error.instance!r} is not {error.validator_value!r}"

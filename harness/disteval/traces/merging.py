@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from disteval.errors import UsageError
 from disteval.files import write_atomically
-from disteval.traces.reading import Row, TraceEvent, WorldTrace
+from disteval.traces.reading import TraceEvent, WorldTrace
 from disteval.traces.waits import Key, Wait, Waits, key_of
 
 _ROWS = 1_000_000  # between the numbers of the rows of a rank that overlap
@@ -42,14 +42,18 @@ def merged_events(world: WorldTrace, waits: Waits) -> Iterator[dict[str, Any]]:
     yield _metadata(world, 0, "process_name", name=name)
     drawn: dict[tuple[Key | None, int | None], tuple[int, TraceEvent]] = {}
     for at, row in enumerate(world.rows):
-        tid = _tid(row)
+        tid = (1 if row.rank is None else row.rank + 2) + (row.attempt - 1) * 100 * _ROWS
         for lane, events in enumerate(lanes(row.events)):
             number = tid + lane * _ROWS
             title = row.name if lane == 0 else f"{row.name}, overlapping {lane}"
             yield _metadata(world, number, "thread_name", name=title)
             yield _metadata(world, number, "thread_sort_index", sort_index=at * 100 + lane)
             for event in events:
-                yield _complete(world, number, event)
+                yield {
+                    "name": event.name, "cat": event.category, "ph": "X", "pid": world.number,
+                    "tid": number, "args": event.arguments, "ts": event.start / 1000,
+                    "dur": (event.end - event.start) / 1000,
+                }  # fmt: skip
                 drawn[key_of(event), row.rank] = number, event
     for number, wait in enumerate(waits.waits.values()):
         yield from _arrow(
@@ -81,17 +85,6 @@ def lanes(events: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
         rows[at].append(event)
         inside[at].append(event.end)
     return rows
-
-
-def _tid(row: Row) -> int:
-    return (1 if row.rank is None else row.rank + 2) + (row.attempt - 1) * 100 * _ROWS
-
-
-def _complete(world: WorldTrace, tid: int, event: TraceEvent) -> dict[str, Any]:
-    return {
-        "name": event.name, "cat": event.category, "ph": "X", "pid": world.number, "tid": tid,
-        "ts": event.start / 1000, "dur": (event.end - event.start) / 1000, "args": event.arguments,
-    }  # fmt: skip
 
 
 def _metadata(world: WorldTrace, tid: int, kind: str, **about: Any) -> dict[str, Any]:

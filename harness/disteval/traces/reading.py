@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,21 +121,19 @@ def warn_of_unended(place: Place) -> None:
     """Warn if files of ranks, which have all ended, lack their ends."""
     folder = Path(place.folder)
     files = {rank: folder / file_name(place.world, rank) for rank in range(place.world_size)}
-    if unended := [rank for rank, path in files.items() if not _has_end(path)]:
+    unended = []
+    for rank, path in files.items():
+        with suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _END_BYTES))
+            if b'\n{"dropped"' in file.read():
+                continue
+        unended.append(rank)
+    if unended:
         _log.warning(
             "the trace in %s lacks the end of rank%s %s: the disk may be full, or the rank was "
             "killed; results do not depend on it",
             folder, "s" * (len(unended) > 1), ", ".join(map(str, unended)),
         )  # fmt: skip
-
-
-def _has_end(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _END_BYTES))
-            return b'\n{"dropped"' in file.read()
-    except OSError:
-        return False
 
 
 def _check_run(paths: list[Path]) -> None:

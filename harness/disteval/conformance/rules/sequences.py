@@ -83,7 +83,7 @@ def check_late_ranks(bench: Bench) -> None:
         bench.expect(run_ahead, [Trial([0] * world, [[[]]] * world, f"{example}; the first wrong")])
 
 
-@rule("5.3", "no leaks", stochastic=True, process_wide=True)
+@rule("5.3", "no leaks", level="stochastic", process_wide=True)
 def check_leaks(bench: Bench) -> None:
     """A hundred calls leave no file descriptor, no thread and no memory behind, nor do failed ones.
 

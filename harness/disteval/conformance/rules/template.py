@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from disteval.conformance.bench import Bench
-from disteval.conformance.rule import NotApplicableError, Rule, Trial, rule
-from disteval.contract import BaseDistBackend
+from disteval.conformance.rule import NotApplicableError, Trial, rule
 from disteval.templates import TensorBaseDistBackend
 from disteval.world.collective_log import LoggedBackend
 
 _SIZES = (0, 1, 257, 512, 1 << 16)
 
 
-@rule("9.1", "template: bytes to a tensor and back")
+@rule("9.1", "template: bytes to a tensor and back", of=TensorBaseDistBackend)
 def check_tensors(bench: Bench) -> None:
     """A tensor template turns bytes into a flat tensor of their length, and back into bytes.
 
@@ -25,7 +24,7 @@ def check_tensors(bench: Bench) -> None:
     _check_conversions(bench, [0])
 
 
-@rule("9.2", "template: padding")
+@rule("9.2", "template: padding", of=TensorBaseDistBackend)
 def check_padding(bench: Bench) -> None:
     """A tensor template pads after the bytes, up to the length that was asked for.
 
@@ -35,7 +34,7 @@ def check_padding(bench: Bench) -> None:
     _check_conversions(bench, [1, 4096])
 
 
-@rule("9.3", "template: collectives of tensors")
+@rule("9.3", "template: collectives of tensors", of=TensorBaseDistBackend)
 def check_tensor_collectives(bench: Bench) -> None:
     """A tensor template gathers tensors of equal length by rank, and broadcasts them from src.
 
@@ -52,11 +51,6 @@ def check_tensor_collectives(bench: Bench) -> None:
         example = f"every rank gathers a tensor of {size} bytes, and broadcasts one from each src"
         trials.append(Trial([size] * world, [[*sent, *sent]] * world, example))
     bench.expect(move_tensors, trials)
-
-
-def applies(rule: Rule, cls: type[BaseDistBackend]) -> bool:
-    """Return whether a rule is for such a class; those of this module are for templates."""
-    return rule.check.__module__ != __name__ or issubclass(cls, TensorBaseDistBackend)
 
 
 def _check_conversions(bench: Bench, padding: Sequence[int]) -> None:

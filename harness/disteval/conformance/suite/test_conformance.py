@@ -20,7 +20,7 @@ from disteval.text import visible
 def test_rule(worlds: Bench, rule: Rule, pytestconfig: pytest.Config, request: Any) -> None:
     """Check the backend under test against one rule of the contract."""
     result = check_rule(rule, worlds)
-    name, timeout = worlds.session.name, pytestconfig.getoption("world_timeout")
+    name, timeout = str(worlds.session.backend), pytestconfig.getoption("world_timeout")
     result.replay = CheckReport(name, worlds.cls, 0, worlds.examples, timeout).replay(result)
     request.node.stash[RESULT] = result
     if result.outcome == "unsupported":
