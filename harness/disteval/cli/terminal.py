@@ -168,14 +168,13 @@ def _leave_for_torchrun(error: HarnessError) -> None:
             Path(path).write_text(json.dumps({"message": _common(error).partition("\n")[0]}))
 
 
-def is_quiet() -> bool:
-    """Return whether the user gave ``--quiet``."""
-    return _asked("quiet")
+def _asked(name: str) -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(f"disteval.cli.{name}"))
 
 
-def is_verbose() -> bool:
-    """Return whether the user gave ``--verbose``."""
-    return _asked("verbose")
+is_quiet, is_verbose = partial(_asked, "quiet"), partial(_asked, "verbose")
+"""Functions that return whether the user gave ``--quiet``, and ``--verbose``."""
 
 
 def print_error(what: str, error: BaseException) -> None:
@@ -211,11 +210,6 @@ def _job() -> LaunchedJob | None:
     with contextlib.suppress(UsageError):  # that is the error to print, then
         return launched_job()
     return None
-
-
-def _asked(name: str) -> bool:
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(f"disteval.cli.{name}"))
 
 
 def _set(context: click.Context, option: click.Parameter, value: bool) -> None:
