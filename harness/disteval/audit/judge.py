@@ -120,12 +120,8 @@ def changed_since(first: Judgement, again: Judgement) -> Problem | None:
         if name in (*LISTS, SCORES) and None not in (one, other):
             continue
         if one is None or other is None or not is_close(one, other, again.roundings.get(name, 0.0)):
-            return Problem(
-                "differs from call to call",
-                name,
-                f"{name} is {show(one)} in one call and {show(other)} in a later one, with the "
-                f"same samples",
-            )
+            told = f"{name} is {show(one)} in one call and {show(other)} in a later one"
+            return Problem("differs from call to call", name, f"{told}, with the same samples")
     return None
 
 
@@ -137,12 +133,9 @@ def _disagreements(
             continue
         one, other = expected.get(name), found.get(name)
         if one is None or other is None or not is_close(one, other, roundings.get(name, 0.0)):
-            yield Problem(
-                "ranks disagree",
-                name,
-                f"{name} is {show(one)} on rank {first} and {show(other)} on rank {rank}; all "
-                f"ranks must return the same, or None on all but one",
-            )
+            told = f"{name} is {show(one)} on rank {first} and {show(other)} on rank {rank}"
+            remedy = "all ranks must return the same, or None on all but one"
+            yield Problem("ranks disagree", name, f"{told}; {remedy}")
 
 
 def _numbers(
@@ -177,12 +170,10 @@ def _numbers(
                 sentence += f", which {rounded[0]} rounds to that"
             yield Problem(kind, name, sentence, digits is not None)
         elif reference is not None and not is_close(value, reference.get(name, []), rounding):
-            yield Problem(
-                "differs from one rank",
-                name,
-                f"{name} is {show(value)} on {world_size} rank{'s' * (world_size > 1)}, and "
-                f"{show(reference.get(name))} on one rank in one batch",
-            )
+            on = f"on {world_size} rank{'s' * (world_size > 1)}"
+            alone = f"{show(reference.get(name))} on one rank in one batch"
+            told = f"{name} is {show(value)} {on}, and {alone}"
+            yield Problem("differs from one rank", name, told)
 
 
 def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]:
@@ -196,12 +187,9 @@ def _lists(planted: Planted, result: Result, ordered: bool) -> Iterable[Problem]
         known = dict(zip(map(float, planted.ids), expected, strict=True))
         apart = [i for i, out in zip(ids, outputs, strict=True) if known.get(i) != out]
         if apart:
-            yield Problem(
-                "outputs of other samples",
-                "outputs",
-                f"the output that is returned with id {show(apart[0])} is that of another sample; "
-                f"{len(apart)} of {len(ids)} are",
-            )
+            told = f"the output that is returned with id {show(apart[0])} is that of another sample"
+            told += f"; {len(apart)} of {len(ids)} are"
+            yield Problem("outputs of other samples", "outputs", told)
             return
     yield from _compared("outputs", outputs, expected, ordered)
 
@@ -215,13 +203,14 @@ def _scores(answers: Sequence[Answer], reference: Result) -> Iterable[Problem]:
             continue
         for one, other in zip(scores, alone, strict=False):
             if not is_close(one, other, _OF_SCORES):
-                yield Problem(
-                    "differs from one rank",
-                    "outputs",
+                told = (
                     f"a score is {show(one)} on rank {rank} of {len(answers)}, and {show(other)} "
-                    f"on one rank in one batch; the scores of a sample must not depend on the "
-                    f"other samples of its batch, or on the number of ranks",
                 )
+                told += (
+                    "on one rank in one batch; the scores of a sample must not depend on the other "
+                    "samples of its batch, or on the number of ranks"
+                )
+                yield Problem("differs from one rank", "outputs", told)
                 return
 
 
@@ -236,12 +225,9 @@ def _compared(
         if not ordered or found == expected:
             return
         at = next(i for i, pair in enumerate(zip(found, expected, strict=True)) if len({*pair}) > 1)
-        yield Problem(
-            "outputs in another order",
-            name,
-            f"the {what} were promised in the order of the data set, and number {at} is "
-            f"{show(found[at])} instead of {show(expected[at])}",
-        )
+        told = f"the {what} were promised in the order of the data set, and number {at} is "
+        told += f"{show(found[at])} instead of {show(expected[at])}"
+        yield Problem("outputs in another order", name, told)
         return
     kind: Kind = "outputs of other samples"
     if len(found) < len(expected) or (name == "ids" and missing):
