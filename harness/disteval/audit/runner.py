@@ -159,7 +159,7 @@ class Audit:
         """
         report, doubts, self._doubts = self.report, self._doubts, []
         load = os.getloadavg()[0] / available_cores()
-        self._calls.limits.patience = min(max(1.0, load), _MOST_PATIENCE)
+        self._calls.patience = min(max(1.0, load), _MOST_PATIENCE)
         for finding, again, said in doubts:
             if self._fails_everywhere and not self.only:
                 return
@@ -243,7 +243,7 @@ class Audit:
             judged = not (self.report.findings or self.report.reason)
             if not judged or self._notes.nothing_compared or self._calls.session.is_lost():
                 return
-            self._calls.limits.hurry = True
+            self._calls.hurry = True
             if found := counted_alone(self._calls, settings, planted, self._reference):
                 self.report.cases[settings] = "wrong"
                 self._add(found, settings)
@@ -318,9 +318,9 @@ class Audit:
         """Report a call that raised, lost ranks or did not return."""
         found = broken.describe(error, settings.world_size)
         self._breaks.add(settings, found)
-        if found.kind == "hangs" and self._calls.limits.hurry:
+        if found.kind == "hangs" and self._calls.hurry:
             return "skipped"  # a hang costs one time limit, and this call was given less
-        self._calls.limits.hurry |= found.kind == "hangs"
+        self._calls.hurry |= found.kind == "hangs"
         sentence = found.sentence + broken.hint_of_time(found, was_fresh, settings.world_size)
         finding = self._add(Problem(found.kind, "", sentence), settings, planted, error=error)
         if finding is not None and (said := doubt(error)):
@@ -377,7 +377,7 @@ class Audit:
 
     def _replay(self, settings: Settings, hung: bool) -> str:
         """Return the command that tries one case alone; in Python for a function without a name."""
-        target, timeout = self.report.target, self._calls.limits.of_replay(hung)
+        target, timeout = self.report.target, self._calls.limit_of_replay(hung)
         options: dict[str, Any] = {"case": str(settings)}
         options |= {"backend": self.backend} if self.backend != "torch_cpu" else {}
         options |= {"launcher": self.launcher} if self.launcher else {}

@@ -29,63 +29,13 @@ TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 """The variables by which libraries over torch find this rank and the others."""
 
 
-class Limits:
-    """The time limits of calls: the user's, until a call hung; then by what other calls took.
-
-    The first call of new ranks may take longer: several times the user's limit, until the first
-    calls of other ranks have shown how much longer it takes.
-
-    Args:
-        timeout: The seconds that one call may take.
-
-    Attributes:
-        hurry: Whether a call hung, so that calls are compared with others.
-        patience: How many times longer calls may take, for a machine that is busy.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout, self.patience = timeout, 1.0
-        self._longest = {False: 0.0, True: 0.0}  # in ranks that have made a call, and in new ones
-        self.hurry = False
-
-    def of(self, fresh: bool) -> float:
-        """Return the seconds that the next call may take.
-
-        Args:
-            fresh: Whether it is the first call of new ranks.
-        """
-        own = self._timeout
-        if self.hurry:
-            own = min(own, _LEAST_SECONDS + _TIMES_SLOWER * self._longest[False])
-        return round(self.patience * (own + self._spare if fresh else own), 1)
-
-    @property
-    def _spare(self) -> float:
-        """The seconds that the first call of new ranks may take besides."""
-        spare = (_TIMES_FIRST - 1) * self._timeout
-        known = self._longest[True]
-        return min(spare, _LEAST_SECONDS + 4 * known) if known else spare
-
-    def of_replay(self, hung: bool) -> float:
-        """Return the ``--timeout`` of a replay, which is the user's.
-
-        The first call of a replay has nothing to be compared with, so one that is meant to hang
-        gets a shorter limit: its first call may take as long as that of new ranks here.
-        """
-        if not hung:
-            return self._timeout
-        first = (self._timeout + self._spare) / _TIMES_FIRST
-        enough = max(first, 2 * self._longest[False])
-        return min(ceil(enough), self._timeout)
-
-    def note(self, fresh: bool, seconds: float) -> None:
-        """Note how long a call has taken."""
-        self._longest[fresh] = max(self._longest[fresh], seconds)
-
-
 @dataclass(eq=False)
 class Calls:
     """Calls of a user's function on ranks, which stay up from case to case.
+
+    Each has a time limit: the user's, until a call hung; then one by what other calls took. The
+    first call of new ranks may take longer: several times the user's limit, until the first calls
+    of other ranks have shown how much longer it takes.
 
     Args:
         target: The user's function, or ``module:function``.
@@ -96,7 +46,8 @@ class Calls:
         trace: Where the worlds that are started record a trace.
 
     Attributes:
-        limits: The time limits of calls.
+        hurry: Whether a call hung, so that calls are compared with others.
+        patience: How many times longer calls may take, for a machine that is busy.
         session: The worlds.
         assumes: What the function assumes, once it was imported.
         has_merge: Whether it is a job that writes a part, once it was imported.
@@ -110,11 +61,13 @@ class Calls:
     trace: TraceFolder | None = None
 
     def __post_init__(self) -> None:
-        self.limits, self.assumes, self.has_merge = Limits(self.timeout), (), False
+        self.hurry, self.patience = False, 1.0
+        self.assumes, self.has_merge = (), False
         self.session: Session[World] = Session(
             self.backend, World, launcher=self.launcher, timeout=max(self.timeout, 20.0),
             trace=self.trace, led=self.led, prepare=self._prepare,
         )  # fmt: skip
+        self._longest = {False: 0.0, True: 0.0}  # in ranks that have made a call, and in new ones
         self._called: set[int] = set()
         self._took: dict[int, float] = {}  # the shortest call of so many batches
 
@@ -132,7 +85,7 @@ class Calls:
         world, fresh = self.session.world(size), self.is_fresh(size)
         self._called.add(size)
         each = [planted] * size if isinstance(planted, Planted) else planted
-        begin, limit = time.monotonic(), self.limits.of(fresh)
+        begin, limit = time.monotonic(), self._limit(fresh)
         try:
             with TemporaryDirectory(dir=world.folder, ignore_cleanup_errors=True) as folder:
                 calls = [(self.target, settings, one, Path(folder)) for one in each]
@@ -144,7 +97,7 @@ class Calls:
             self.renew(size)
             raise
         seconds = time.monotonic() - begin
-        self.limits.note(fresh, seconds)
+        self._longest[fresh] = max(self._longest[fresh], seconds)
         self._took[settings.steps] = min(seconds, self._took.get(settings.steps, seconds))
         return with_logged(found)
 
@@ -162,6 +115,31 @@ class Calls:
             return 0.0
         each = (self._took[many] - self._took[few]) / (many - few)
         return self._took[few] + max(each, 0.0) * (settings.steps - few)
+
+    def limit_of_replay(self, hung: bool) -> float:
+        """Return the ``--timeout`` of a replay, which is the user's.
+
+        The first call of a replay has nothing to be compared with, so one that is meant to hang
+        gets a shorter limit: its first call may take as long as that of new ranks here.
+        """
+        if not hung:
+            return self.timeout
+        first = (self.timeout + self._spare) / _TIMES_FIRST
+        return min(ceil(max(first, 2 * self._longest[False])), self.timeout)
+
+    def _limit(self, fresh: bool) -> float:
+        """Return the seconds that the next call may take, which may be the first of new ranks."""
+        own = self.timeout
+        if self.hurry:
+            own = min(own, _LEAST_SECONDS + _TIMES_SLOWER * self._longest[False])
+        return round(self.patience * (own + self._spare if fresh else own), 1)
+
+    @property
+    def _spare(self) -> float:
+        """The seconds that the first call of new ranks may take besides."""
+        spare = (_TIMES_FIRST - 1) * self.timeout
+        known = self._longest[True]
+        return min(spare, _LEAST_SECONDS + 4 * known) if known else spare
 
     @property
     def as_torchrun(self) -> bool:
@@ -194,7 +172,7 @@ class Calls:
         of_rank = [_torchrun_variables(rank, size, port) if port else {} for rank in range(size)]
         given = [(self.target, variables) for variables in of_rank]
         # Libraries are imported here, which takes as long as a first call may.
-        limit = max(self.limits.of(True), 60.0)
+        limit = max(self._limit(fresh=True), 60.0)
         found = world.run(prepare, *given, timeout=limit)
         self.assumes, self.has_merge = found[0]
         self._called.discard(size)
