@@ -47,109 +47,91 @@ def audit_sampler(
     Raises:
         UsageError: There is no such function, or it has no such parameters.
     """
-    sampler = _Sampler(target, seed)
-    report = AuditReport(sampler.name, "none")
-    batches = BATCH_SIZES if "batch_size" in sampler.takes else (1,)
+    name, function = name_of(target), load(target)
+    takes = _optional(name, function)
+    report, uneven = AuditReport(name, "none"), list[Settings]()
+
+    def shares(settings: Settings, epoch: int = 0) -> Shares:
+        known = {"batch_size": settings.batch_size, "epoch": epoch, "seed": seed}
+        return _shares(name, function, settings, {option: known[option] for option in takes})
+
+    batches = BATCH_SIZES if "batch_size" in takes else (1,)
     cases = [Settings(*each) for each in product(SIZES, batches, sorted({*world_sizes}))]
     begin = time.monotonic()
     for settings in [only] if only else cases:
-        late = time.monotonic() - begin > seconds
-        report.cases[settings] = "out of time" if late else sampler.judge(report, settings)
+        if time.monotonic() - begin > seconds:
+            report.cases[settings] = "out of time"
+            continue
+        problems: list[tuple[Kind, str]]
+        try:
+            dealt = shares(settings)
+        except UsageError:
+            raise
+        except Exception as error:  # a user's function may raise any exception
+            problems = [("crashes", f"it raised {describe_error(error)}")]
+        else:
+            uneven += [settings] * (len({*map(len, dealt)}) > 1)
+            problems = list(_problems(settings.size, dealt))
+        report.cases[settings] = "wrong" if problems else "right"
+        for kind, sentence in problems:
+            if all(
+                found.kind != kind for found in report.findings
+            ):  # of which this is the smallest
+                case = str(settings)
+                again = replay("audit", name, {"sampler": True, "case": case})
+                report.findings.append(LoopFinding(
+                    title=kind, where=case, sentence=sentence, replay=again, name="",
+                    settings=settings,
+                ))  # fmt: skip
     report.seconds = time.monotonic() - begin
     if not report.findings:
         report.reason = report.out_of_time(seconds)
-    if uneven := sampler.uneven:
+    if uneven:
         report.warnings.append(
             f"in {len(uneven)} cases ranks have unequally many batches, first in {uneven[0]}, so a "
             f"collective in each batch would make ranks wait for each other"
         )
-    if "epoch" in sampler.takes and not report.findings and not only:
-        report.warnings.append(sampler.says_of_epochs())
+    if "epoch" in takes and not report.findings and not only:
+        settings = Settings(SIZES[-1], BATCH_SIZES[0], 2)
+        report.warnings.append(
+            "epochs 0 and 1 have the same order, so the epoch makes no difference"
+            if shares(settings, 0) == shares(settings, 1)
+            else "another epoch has another order, so every rank must be told the same epoch"
+        )
     return report
 
 
-class _Sampler:
-    """A user's sampler.
+def _optional(name: str, function: Callable[..., Any]) -> list[str]:
+    """Return which of the optional parameters a sampler has; UsageError if it can't be called."""
+    try:
+        found = inspect.signature(function)
+        takes = [option for option in _OPTIONAL if option in found.parameters]
+        found.bind(8, 2, 0, **dict.fromkeys(takes, 0))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{name} can't be called with a number of samples, a number of ranks and a rank "
+            f"({error}); write it as def make_sampler(size, world_size, rank), with batch_size, "
+            f"epoch or seed behind these if it needs them"
+        ) from None
+    return takes
 
-    Attributes:
-        name: Its name.
-        takes: Which of the optional parameters it has.
-        uneven: The cases in which ranks have unequally many batches.
-    """
 
-    def __init__(self, target: str | Callable[..., Any], seed: int) -> None:
-        self.name, self.uneven = name_of(target), list[Settings]()
-        self._function: Callable[..., Any] = load(target)
-        self._seed = seed
-        try:
-            parameters = inspect.signature(self._function).parameters
-            self.takes = [name for name in _OPTIONAL if name in parameters]
-            inspect.signature(self._function).bind(8, 2, 0, **self._options(2, 0))
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"{self.name} can't be called with a number of samples, a number of ranks and a "
-                f"rank ({error}); write it as def make_sampler(size, world_size, rank), with "
-                f"batch_size, epoch or seed behind these if it needs them"
-            ) from None
-
-    def shares(self, settings: Settings, epoch: int = 0) -> Shares:
-        """Return what each rank gets."""
-        options = self._options(settings.batch_size, epoch)
-        most, found = 4 * settings.size + _SPARE, []
-        for rank in range(settings.world_size):
-            given = self._function(settings.size, settings.world_size, rank, **options)
-            if not isinstance(given, Iterable):
-                raise UsageError(f"{self.name} returned {given!r:.100} for rank {rank}; {_AS_TEXT}")
-            batches = [_indices(self.name, each, most) for each in islice(given, most + 1)]
-            if len(batches) > most or any(len(batch) > most for batch in batches):
-                raise RuntimeError(
-                    f"the indices of rank {rank} do not end: more than {most} of {settings.size}"
-                )
-            found.append(batches)
-        return found
-
-    def judge(self, report: AuditReport, settings: Settings) -> str:
-        """Judge one case, add what is wrong to the report, and return the outcome."""
-        try:
-            shares = self.shares(settings)
-        except UsageError:
-            raise
-        except Exception as error:  # a user's function may raise any exception
-            self._add(report, settings, "crashes", f"it raised {describe_error(error)}")
-            return "wrong"
-        if len({*map(len, shares)}) > 1:
-            self.uneven.append(settings)
-        ranks: dict[int, list[int]] = {}
-        for rank, batches in enumerate(shares):
-            for index in chain(*batches):
-                ranks.setdefault(index, []).append(rank)
-        problems = list(_problems(settings.size, ranks))
-        for kind, sentence in problems:
-            self._add(report, settings, kind, sentence)
-        return "wrong" if problems else "right"
-
-    def says_of_epochs(self) -> str:
-        """Return whether the order depends on the epoch."""
-        settings = Settings(SIZES[-1], BATCH_SIZES[0], 2)
-        first, second = (self.shares(settings, epoch) for epoch in (0, 1))
-        if first == second:
-            return "epochs 0 and 1 have the same order, so the epoch makes no difference"
-        return "another epoch has another order, so every rank must be told the same epoch"
-
-    def _options(self, batch_size: int, epoch: int) -> dict[str, int]:
-        known = {"batch_size": batch_size, "epoch": epoch, "seed": self._seed}
-        return {name: known[name] for name in self.takes}
-
-    def _add(self, report: AuditReport, settings: Settings, kind: Kind, sentence: str) -> None:
-        """Add a finding, unless a smaller case has shown its kind."""
-        if all(found.kind != kind for found in report.findings):
-            again = replay("audit", self.name, {"sampler": True, "case": str(settings)})
-            report.findings.append(
-                LoopFinding(
-                    title=kind, where=str(settings), sentence=sentence, replay=again, name="",
-                    settings=settings,
-                )
-            )  # fmt: skip
+def _shares(
+    name: str, function: Callable[..., Any], settings: Settings, options: dict[str, int]
+) -> Shares:
+    """Return what a sampler gives to each rank."""
+    most, found = 4 * settings.size + _SPARE, []
+    for rank in range(settings.world_size):
+        given = function(settings.size, settings.world_size, rank, **options)
+        if not isinstance(given, Iterable):
+            raise UsageError(f"{name} returned {given!r:.100} for rank {rank}; {_AS_TEXT}")
+        batches = [_indices(name, each, most) for each in islice(given, most + 1)]
+        if len(batches) > most or any(len(batch) > most for batch in batches):
+            raise RuntimeError(
+                f"the indices of rank {rank} do not end: more than {most} of {settings.size}"
+            )
+        found.append(batches)
+    return found
 
 
 def _indices(name: str, given: Any, most: int) -> list[int]:
@@ -161,8 +143,12 @@ def _indices(name: str, given: Any, most: int) -> list[int]:
         raise UsageError(f"{name} gave {given!r:.100} as an index; {_AS_TEXT}") from None
 
 
-def _problems(size: int, ranks: dict[int, list[int]]) -> Iterable[tuple[Kind, str]]:
-    """Yield what is wrong with samples of which each was dealt to these ranks."""
+def _problems(size: int, shares: Shares) -> Iterable[tuple[Kind, str]]:
+    """Yield what is wrong with samples that were dealt so."""
+    ranks: dict[int, list[int]] = {}  # to which each sample was dealt
+    for rank, batches in enumerate(shares):
+        for index in chain(*batches):
+            ranks.setdefault(index, []).append(rank)
     dropped = [sample for sample in range(size) if sample not in ranks]
     repeated = [sample for sample, dealt in sorted(ranks.items()) if len(dealt) > 1]
     times = sum(map(len, ranks.values()))
