@@ -33,6 +33,7 @@ class Evaluation:
         (partial(Evaluation(), factor=100.0), {}, "not judged", "accuracy is 100"),
         (lambda case: {"f1": 1 / len(case.dataset)}, {}, "not judged", "f1 is the same"),
         (sums_of_integers, {"seconds": 1e-9}, "not judged", "1e-09 s"),
+        (lambda case: [label for _, label in case.dataset], {}, "not judged", "are dicts"),
     ],
 )
 def test_what_proves_nothing_is_not_sound(
