@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -291,20 +291,18 @@ def follow(job: LaunchedJob, *, elastic: bool = False) -> int:
         if bootstrap.way != "one host":  # this host has not the leader's, or sees it over a network
             directory = stack.enter_context(OwnDirectory()).path
         if elastic:
-            go_on_in_child(directory, job.rank, stack.close)
+            go_on_in_child(directory, job.rank)
         place = bootstrap.find(START_SECONDS + job.world_size)
         return serve(
-            directory, job.rank, patience=START_SECONDS, on_lost=stack.close, place=place,
-            stopped=STOPPED_SECONDS,
-        )  # fmt: skip
+            directory, job.rank, patience=START_SECONDS, place=place, stopped=STOPPED_SECONDS
+        )
 
 
-def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lambda: None) -> None:
+def go_on_in_child(directory: Path, rank: int) -> None:
     """Return in a child of this process, which ends with status 0 when the child has ended.
 
     A launcher that ends all ranks when a process of it was killed, as ``torchrun`` and MPICH's
-    ``mpirun`` do whatever their options, does not see then that a rank was lost. ``at_end`` is
-    called at the end of this process, after the child's.
+    ``mpirun`` do whatever their options, does not see then that a rank was lost.
     """
     parent = os.getpid()
     child = os.fork()
@@ -326,7 +324,6 @@ def go_on_in_child(directory: Path, rank: int, at_end: Callable[[], None] = lamb
         draft = rank_file(directory, rank, "ended.part")
         draft.write_text(str(os.waitstatus_to_exitcode(status)))
         draft.rename(rank_file(directory, rank, "ended"))
-    at_end()
     os._exit(0)
 
 

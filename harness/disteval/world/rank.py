@@ -211,7 +211,6 @@ def serve(
     rank: int,
     inside: Connection | None = None,
     patience: float = 0.0,
-    on_lost: Callable[[], None] = lambda: None,
     place: Path | Address | None = None,
     stopped: float = math.inf,
 ) -> int:
@@ -225,7 +224,6 @@ def serve(
             connects to it, and ends at once when the leader is gone or when leaving the group takes
             too long, because its main thread may wait in a collective for ever.
         patience: The seconds until the leader must be there, as for `connect`.
-        on_lost: Called before the process ends because its leader is gone.
         place: The leader's address, or the directory with it; None stands for ``directory``.
         stopped: The seconds after which the process ends if the leader, on this host, is stopped.
 
@@ -242,7 +240,7 @@ def serve(
     follower: Rank | None = None
     connection = inside or connect(place or directory, patience)
     with contextlib.nullcontext() if inside else _stack_on_signal(directory, rank):
-        link = Link(connection) if inside else WatchedLink(connection, on_lost, answer, stopped)
+        link = Link(connection) if inside else WatchedLink(connection, answer, stopped)
         hello = link.report(rank, directory)
         follower = Rank(directory, rank, link)
         while not isinstance(message := link.get(), messages.Dismissal):
@@ -330,25 +328,19 @@ def _redirect_output(path: Path) -> None:
         sys.stdout.reconfigure(line_buffering=True)
 
 
-def become_rank(
-    directory: Path,
-    rank: int,
-    on_lost: Callable[[], None] = lambda: None,
-    place: Address | None = None,
-) -> int:
+def become_rank(directory: Path, rank: int, place: Address | None = None) -> int:
     """Serve as one rank of a world until the leader dismisses it; return the exit status.
 
     Args:
         directory: The control directory of the world.
         rank: The number of the rank.
-        on_lost: Called before the process ends because its leader is gone.
         place: See `serve`.
     """
     _redirect_output(rank_file(directory, rank, "out"))
     name_process(f"rank {rank}")
     importlib.import_module(IMPORTED)
     faulthandler.enable()
-    return serve(directory, rank, on_lost=on_lost, place=place)
+    return serve(directory, rank, place=place)
 
 
 def main() -> int:

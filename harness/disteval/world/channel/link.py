@@ -363,7 +363,6 @@ class WatchedLink(Link):
 
     Args:
         connection: The connection to the leader.
-        on_lost: Called before the process ends.
         answer: Answers what the leader asks about the ranks of this host, in a thread.
         stopped: The seconds after which the process ends if a signal has stopped the leader. On
             another host it has sent nothing for ten times as long, as a library may keep all its
@@ -373,12 +372,10 @@ class WatchedLink(Link):
     def __init__(
         self,
         connection: Connection,
-        on_lost: Callable[[], None],
         answer: Callable[[Examine], Examined],
         stopped: float = math.inf,
     ) -> None:
         super().__init__(connection)
-        self._on_lost = on_lost
         self._answer = answer
         with socket.socket(fileno=os.dup(connection.fileno())) as handle:
             self._leader = address_of_other_end(handle)
@@ -441,7 +438,6 @@ class WatchedLink(Link):
         self._end()
 
     def _end(self) -> NoReturn:
-        self._on_lost()
         # The work has something to keep first, and said so by a handler of its own.
         if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.default_int_handler):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -236,12 +236,11 @@ class RankActor:
         sys.path.extend(entry for entry in leader.path if entry not in sys.path)
         if Path(leader.folder).is_dir():
             os.chdir(leader.folder)
+        _end_with_node()
         if ray.get_runtime_context().get_node_id() == leader.node:
-            _end_with_node(lambda: None)
             return become_rank(leader.directory, self._rank)
         with OwnDirectory() as here:
-            _end_with_node(here.remove)
-            return become_rank(here.path, self._rank, on_lost=here.remove, place=leader.address)
+            return become_rank(here.path, self._rank, place=leader.address)
 
 
 def is_rank(pid: int) -> bool:
@@ -252,14 +251,13 @@ def is_rank(pid: int) -> bool:
         return False
 
 
-def _end_with_node(at_end: Callable[[], None]) -> None:
+def _end_with_node() -> None:
     """End this process soon after the raylet that has started it, because Ray may not end it."""
     raylet = os.getppid()
 
     def watch() -> None:
         while os.getppid() == raylet:
             time.sleep(_LOOK_SECONDS)
-        at_end()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
