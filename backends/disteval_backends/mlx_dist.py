@@ -30,120 +30,16 @@ _POLL = struct.pack("ll", 0, 1000)  # a timeval of a millisecond
 Address = tuple[str, int]
 
 
-class Ring:
-    """The ring that this process has joined; a ring of one has no connections.
-
-    MLX's threads ask their connections for bytes without a pause, and so take a core for each rank
-    that waits. While a collective of ours runs, its connections are made to sleep until there are
-    bytes. With five ranks on two cores a gather of 4 KiB then took 0.6 ms instead of 35.
-
-    Args:
-        group: MLX's group; None for a ring of one.
-        connections: Handles of its connections in this process.
-    """
-
-    def __init__(
-        self, group: mx.distributed.Group | None, connections: list[socket.socket]
-    ) -> None:
-        self.rank = group.rank() if group else 0
-        self.world_size = group.size() if group else 1
-        self.group = group
-        self._connections = connections
-        self._why_closed = ""
-        for connection in connections:
-            # If the program has begun another collective, a thread of MLX may have to send, too.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _POLL)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _POLL)
-
-    @classmethod
-    def join(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> Ring:
-        """Join a ring whose ranks exchange their addresses first."""
-        if world_size == 1:
-            return cls(None, [])
-        return cls(*_join(rank, world_size, rendezvous))
-
-    @classmethod
-    def of_launcher(cls) -> Ring | None:
-        """Return the ring of the ranks that ``mlx.launch`` has started, if it has."""
-        if not {"MLX_RANK", "MLX_HOSTFILE"} <= os.environ.keys():
-            return None
-        text = Path(os.environ["MLX_HOSTFILE"]).read_text().strip()
-        if not text:  # of a single rank
-            return None
-        group = mx.distributed.init(strict=True, backend="ring")
-        nodes = [{_address(each) for each in node} for node in json.loads(text)]
-        own, right = nodes[group.rank()], nodes[(group.rank() + 1) % len(nodes)]
-        return cls(group, _connections(own, right))
-
-    def all_gather(self, mine: Bytes) -> Bytes:
-        """Gather arrays of one length, a row for each rank."""
-        gathered = np.empty((self.world_size, len(mine)), dtype=np.uint8)
-        with self._collective():
-            for start in range(0, len(mine), _PIECE_BYTES):
-                piece = slice(start, start + _PIECE_BYTES)
-                gathered[:, piece] = self._all_gather(mine[piece])
-        return gathered
-
-    def broadcast(self, array: Bytes, src: int) -> Bytes:
-        """Pass an array of rank ``src`` from rank to rank, and return it."""
-        left, right = (self.rank - 1) % self.world_size, (self.rank + 1) % self.world_size
-        with self._collective():
-            for start in range(0, len(array), _PIECE_BYTES):
-                piece = array[start : start + _PIECE_BYTES]
-                if self.rank != src:
-                    received = mx.distributed.recv(piece.shape, mx.uint8, left, group=self.group)
-                    piece[:] = np.asarray(received)
-                if right != src:
-                    mx.eval(mx.distributed.send(mx.array(piece), right, group=self.group))
-        return array
-
-    def leave(self) -> None:
-        """Close the connections; MLX itself keeps the ring for as long as the process lives."""
-        self._close("this rank has left it")
-        self.group = None
-
-    def _all_gather(self, mine: Bytes) -> Bytes:
-        rows = mx.array(mine.reshape(-1, ALIGNMENT))
-        gathered = mx.distributed.all_gather(rows, group=self.group)
-        mx.eval(gathered)
-        return np.asarray(gathered).reshape(self.world_size, -1)
-
-    @contextmanager
-    def _collective(self) -> Iterator[None]:
-        """End the ring after any error in the body."""
-        if self._why_closed:
-            raise HarnessError(
-                f"MLX's ring is closed, because {self._why_closed}; start the ranks again"
-            )
-        try:
-            with self._asleep():
-                yield
-        except BaseException as error:
-            self._close(f"a collective failed with {error!r}")
-            raise
-
-    @contextmanager
-    def _asleep(self) -> Iterator[None]:
-        for connection in self._connections:
-            connection.setblocking(True)
-        yield
-        for connection in self._connections:
-            connection.setblocking(False)
-
-    def _close(self, why: str) -> None:
-        self._why_closed = self._why_closed or why
-        closed, self._connections = self._connections, []
-        for connection in closed:
-            with connection, suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-
 class MLXDist(HostArrayDist):
     """Object collectives over the ring of `mlx.core.distributed`, in host memory.
 
     After an error MLX takes what a neighbour sends for its next collective as its part of the last
     one, and later collectives wait for ever. So an error here closes this rank's connections, which
     is an error on every rank, and the ring is not used again.
+
+    MLX's threads ask their connections for bytes without a pause, and so take a core for each rank
+    that waits. While a collective of ours runs, its connections are made to sleep until there are
+    bytes. With five ranks on two cores a gather of 4 KiB then took 0.6 ms instead of 35.
     """
 
     library: ClassVar[str] = "mlx"
@@ -153,47 +49,107 @@ class MLXDist(HostArrayDist):
     )
     preload: ClassVar[tuple[str, ...]] = ("mlx.core",)
 
-    _ring: ClassVar[Ring | None] = None
+    _place: ClassVar[tuple[int, int] | None] = None  # the rank and the size of the ring
+    _group: ClassVar[mx.distributed.Group | None] = None  # a ring of one has none
+    _connections: ClassVar[list[socket.socket]] = []  # handles of those of the ring here
+    _why_closed: ClassVar[str] = ""
 
     def __init__(self) -> None:
-        if self._ring is None:
-            type(self)._ring = Ring.of_launcher()
+        cls = type(self)
+        if cls._place is not None or not {"MLX_RANK", "MLX_HOSTFILE"} <= os.environ.keys():
+            return
+        if hosts := Path(os.environ["MLX_HOSTFILE"]).read_text().strip():  # else a single rank
+            group = mx.distributed.init(strict=True, backend="ring")
+            nodes = [{_address(each) for each in node} for node in json.loads(hosts)]
+            own, right = nodes[group.rank()], nodes[(group.rank() + 1) % len(nodes)]
+            cls._take(group, _connections_of(own, right))
 
     @classmethod
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join a ring in which each rank listens on its ``rendezvous.own_host``."""
         super().init_process(rank, world_size, rendezvous)
-        cls._ring = Ring.join(rank, world_size, rendezvous)
+        cls._place = rank, world_size
+        if world_size > 1:
+            cls._take(*_join(rank, world_size, rendezvous))
+
+    @classmethod
+    def _take(cls, group: mx.distributed.Group, connections: list[socket.socket]) -> None:
+        cls._group, cls._connections, cls._why_closed = group, connections, ""
+        cls._place = group.rank(), group.size()
+        for connection in connections:
+            # If the program has begun another collective, a thread of MLX may have to send, too.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _POLL)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _POLL)
 
     @classmethod
     def finalize_process(cls) -> None:
-        """Leave the ring."""
-        if cls._ring is not None:
-            cls._ring.leave()
-            cls._ring = None
+        """Leave the ring; MLX itself keeps it for as long as the process lives."""
+        cls._close("this rank has left it")
+        cls._place = cls._group = None
+
+    @classmethod
+    def _close(cls, why: str) -> None:
+        cls._why_closed = cls._why_closed or why
+        closed, cls._connections = cls._connections, []
+        for connection in closed:
+            with connection, suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def is_initialized(self) -> bool:
         """Whether this process has joined a ring, by `init_process` or as `mlx.launch` says."""
-        return self._ring is not None
+        return self._place is not None
 
     @property
     def rank(self) -> int:
         """The rank in the ring; 0 outside of one."""
-        return 0 if self._ring is None else self._ring.rank
+        return 0 if self._place is None else self._place[0]
 
     @property
     def world_size(self) -> int:
         """The size of the ring; 1 outside of one."""
-        return 1 if self._ring is None else self._ring.world_size
+        return 1 if self._place is None else self._place[1]
 
     def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
-        assert self._ring is not None  # a world of one has no collectives
-        return list(self._ring.all_gather(tensor))
+        gathered = np.empty((self.world_size, len(tensor)), dtype=np.uint8)
+        with self._collective():
+            for start in range(0, len(tensor), _PIECE_BYTES):
+                piece = slice(start, start + _PIECE_BYTES)
+                rows = mx.array(tensor[piece].reshape(-1, ALIGNMENT))
+                found = mx.distributed.all_gather(rows, group=self._group)
+                mx.eval(found)
+                gathered[:, piece] = np.asarray(found).reshape(self.world_size, -1)
+        return list(gathered)
 
     def _broadcast_tensor(self, tensor: Bytes, src: int) -> Bytes:
-        assert self._ring is not None
-        return self._ring.broadcast(tensor, src)
+        """Pass a tensor from rank to rank."""
+        left, right = (self.rank - 1) % self.world_size, (self.rank + 1) % self.world_size
+        with self._collective():
+            for start in range(0, len(tensor), _PIECE_BYTES):
+                piece = tensor[start : start + _PIECE_BYTES]
+                if self.rank != src:
+                    received = mx.distributed.recv(piece.shape, mx.uint8, left, group=self._group)
+                    piece[:] = np.asarray(received)
+                if right != src:
+                    mx.eval(mx.distributed.send(mx.array(piece), right, group=self._group))
+        return tensor
+
+    @contextmanager
+    def _collective(self) -> Iterator[None]:
+        """Have waits sleep in the body, and end the ring after any error in it."""
+        if self._why_closed:
+            raise HarnessError(
+                f"MLX's ring is closed, because {self._why_closed}; start the ranks again"
+            )
+        try:
+            for connection in self._connections:
+                connection.setblocking(True)
+            yield
+            for connection in self._connections:
+                connection.setblocking(False)
+        except BaseException as error:
+            self._close(f"a collective failed with {error!r}")
+            raise
 
 
 def _join(
@@ -211,7 +167,7 @@ def _join(
         # MLX waits for its neighbours without a limit, and all ranks have come here.
         with _environment(rank, nodes):
             group = mx.distributed.init(strict=True, backend="ring")
-    connections = _connections({own}, {nodes[(rank + 1) % world_size]})
+    connections = _connections_of({own}, {nodes[(rank + 1) % world_size]})
     if len(connections) != 2:
         raise HarnessError(
             "MLX was in a ring before this rank joined one, and does not leave it; start a new "
@@ -274,7 +230,7 @@ def _environment(rank: int, nodes: Sequence[Address]) -> Iterator[None]:
             os.environ |= before
 
 
-def _connections(own: Set[Address], right: Set[Address]) -> list[socket.socket]:
+def _connections_of(own: Set[Address], right: Set[Address]) -> list[socket.socket]:
     """Return new handles of this process's connections at its own addresses, and to others."""
     found = []
     for entry in list(Path("/dev/fd").iterdir()):

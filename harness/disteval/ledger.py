@@ -16,7 +16,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from hashlib import blake2b
@@ -258,12 +258,12 @@ class Ledger:
     """What earlier runs of an evaluation have left, and the file of the process that leads it.
 
     Args:
-        folder: The folder, which is made if it is missing. None keeps all in memory.
+        folder: The folder, which is made if it is missing. None puts the ledger to the predictions
+            until these are finished, in files whose names begin with a dot, and into memory if
+            there are none.
         settings: What must be equal for the next run to go on, by name, as text.
-        hidden: Whether the names of files begin with a dot, because the folder has predictions,
-            whose lock the caller holds.
-        replaces: Whether what another evaluation has left is removed, and not refused.
-        has: Returns whether the files of a part are there; a part without is forgotten.
+        predictions: Where predictions are written, if they are; the caller holds their lock. A part
+            whose files are damaged or missing there is forgotten.
 
     Attributes:
         stored: The parts of earlier runs.
@@ -274,46 +274,36 @@ class Ledger:
         log: The file of this process.
 
     Raises:
-        UsageError: The folder can't be written, has the ledger of another evaluation or of
-            another user, or another process uses it.
-        LedgerError: The ledger is damaged.
+        UsageError: The folder can't be written, has the ledger or the finished predictions of
+            another evaluation or of another user, or another process uses it.
+        LedgerError: The ledger is damaged, or can't be written.
     """
 
     def __init__(
         self,
         folder: str | Path | None,
         settings: Mapping[str, str],
-        *,
-        hidden: bool = False,
-        replaces: bool = False,
-        has: Callable[[Part], bool] = lambda part: True,
+        predictions: Predictions | None = None,
     ) -> None:
         self.stored: list[Part] = []
         self.since = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
         self.result: bytes | None = None
-        self.is_hidden = hidden
+        self.is_hidden = folder is None and predictions is not None
         self._parts: list[Part] = []
         self._size = self._bound = 0
         self._lock = None
+        if self.is_hidden and predictions is not None:
+            folder = predictions.path
+            settings = {k: v for k, v in settings.items() if k != PREDICTIONS}  # it may be moved
         if folder is None:
             self.run = LedgerRun(None)
             self.log = LedgerLog(self.run)
             return
-        path = Path(folder)
+        path, begun = Path(folder), False
         try:
             with named_errors(path):
-                self._lock = None if hidden else lock_folder(path, _JOIN)
-                found = _newest(path)
-                number, older = (0, []) if found is None else (found.number, found.files)
-                if found is not None and not _is_other(path, found.settings, settings, replaces):
-                    kept = [part for part in _once(path, found.parts) if has(part)]
-                    self.result = found.result if len(kept) == len(found.parts) else None
-                    self.stored = merged(kept)
-                    self.since = found.since or self.since
-                self.run = LedgerRun(path, number + 1, secrets.token_hex(8))
-                self.log = LedgerLog(self.run, hidden=hidden)
-                assert self.log.path is not None
-                self.run = self.run._replace(first=self.log.path.name)
+                self._lock = None if self.is_hidden else lock_folder(path, _JOIN)
+                older = self._read(path, settings, predictions)
                 with self.log.together():
                     self.log.write("settings", dict(settings))
                     self.log.write("since", self.since)
@@ -322,11 +312,49 @@ class Ledger:
                     if self.result is not None:
                         self.log.write("result", self.result)
                 self.log.write("begun")
+                begun = True
                 for each in older:
                     each.unlink(missing_ok=True)
+            if predictions is not None:
+                self._look_at(predictions)
         except BaseException:
+            if begun and not self.stored:
+                self.remove()
             self.close()
             raise
+
+    def _read(
+        self, folder: Path, settings: Mapping[str, str], predictions: Predictions | None
+    ) -> Sequence[Path]:
+        """Take what the newest run has left, name the next one, and return the files of before."""
+        found = _newest(folder)
+        told = "" if found is None else differences(found.settings, settings)
+        if told and not (predictions is not None and self.is_hidden and predictions.overwrite):
+            raise UsageError(
+                f"the ledger in {folder} belongs to another evaluation: {told}; use the same "
+                f"settings to go on, give another folder, or remove this one"
+            )
+        if found is not None and not told:
+            where = None if predictions is None else predictions.path
+            kept = [part for part in _once(folder, found.parts) if _has_files(where, part)]
+            self.result = found.result if len(kept) == len(found.parts) else None
+            self.stored = merged(kept)
+            self.since = found.since or self.since
+        self.run = LedgerRun(folder, 1 + (found.number if found else 0), secrets.token_hex(8))
+        self.log = LedgerLog(self.run, hidden=self.is_hidden)
+        assert self.log.path is not None
+        self.run = self.run._replace(first=self.log.path.name)
+        return [] if found is None else found.files
+
+    def _look_at(self, predictions: Predictions) -> None:
+        """Refuse finished predictions of something else, and remove files that nothing names."""
+        files = [file for part in self.stored for file in part.files]
+        there = refuse_finished(predictions, files)
+        keep = () if there is None else there.parts
+        if there is None or {part.name for part in keep} != {file.name for file in files}:
+            self.result = None
+        with named_errors(predictions.path):
+            remove_strays(predictions.path, [*files, *keep])
 
     def some(self, start: int = 0) -> tuple[Sequence[Part], bool]:
         """Return as many committed parts as a message should hold, and whether the last is there.
@@ -374,48 +402,9 @@ class Ledger:
             self._lock.release()
 
 
-def open_ledger(
-    folder: Path | None, record: Mapping[str, str], predictions: Predictions | None
-) -> Ledger:
-    """Open the ledger of an evaluation, and look whether its predictions are there.
-
-    Args:
-        folder: The folder of the ledger. None puts it to the predictions until these are finished,
-            and into memory if there are none.
-        record: What must be equal for the evaluation to go on, by name.
-        predictions: Where predictions are written, if they are; the caller holds their lock.
-
-    Raises:
-        UsageError: See `Ledger`; or the folder has finished predictions of something else.
-        LedgerError: The ledger can't be written.
-    """
-    if predictions is None:
-        return Ledger(folder, record)
-    where = predictions.path
-    if folder is None:  # which may be moved
-        record = {name: value for name, value in record.items() if name != PREDICTIONS}
-    ledger = Ledger(
-        folder or where, record, hidden=folder is None,
-        replaces=folder is None and predictions.overwrite,
-        has=lambda part: _has_files(where, part),
-    )  # fmt: skip
-    try:
-        files = [file for part in ledger.stored for file in part.files]
-        there = refuse_finished(predictions, files)
-        keep = () if there is None else there.parts
-        if there is None or {part.name for part in keep} != {file.name for file in files}:
-            ledger.result = None
-        with named_errors(where):
-            remove_strays(where, [*files, *keep])
-    except BaseException:
-        if not ledger.stored:
-            ledger.remove()
-        ledger.close()
-        raise
-    return ledger
-
-
-def _has_files(where: Path, part: Part) -> bool:
+def _has_files(where: Path | None, part: Part) -> bool:
+    if where is None:
+        return True
     for file in part.files:
         if (problem := file.problem(where)) is not None:
             _log.warning("%s; the samples of this part are evaluated again", problem)
@@ -526,18 +515,6 @@ def _write_whole(file: BinaryIO, data: bytes) -> None:
 def _sealed(record: tuple[Any, ...]) -> bytes:
     data = dumps(record)
     return _HEAD.pack(len(data), blake2b(data, digest_size=16).digest()) + data
-
-
-def _is_other(
-    folder: Path, there: Mapping[str, str], here: Mapping[str, str], replaces: bool
-) -> bool:
-    told = differences(there, here)
-    if told and not replaces:
-        raise UsageError(
-            f"the ledger in {folder} belongs to another evaluation: {told}; use the same settings "
-            f"to go on, give another folder, or remove this one"
-        )
-    return bool(told)
 
 
 def _once(folder: Path, parts: Sequence[Part]) -> Sequence[Part]:

@@ -49,7 +49,7 @@ def use_small_rounds(backend: BaseDistBackend, most: int) -> None:
 
 def break_ring(backend: BaseDistBackend) -> None:
     """Have the next collective of a backend over MLX fail on this rank alone."""
-    type(backend)._ring.group = "no group"  # type: ignore[attr-defined]
+    type(backend)._group = "no group"  # type: ignore[attr-defined]
 
 
 def free_port(host: str) -> AbstractContextManager[tuple[str, int]]:

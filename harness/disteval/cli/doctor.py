@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import click
 
@@ -36,6 +36,7 @@ from disteval.registry import add_working_directory, get_backend_class, list_all
 from disteval.text import visible
 from disteval.world import World
 from disteval.world.launchers import MpirunLauncher
+from disteval.world.postmortem import exit_text, last_lines
 from disteval.world.processes import Processes
 from disteval.world.rank import import_code, import_path
 from disteval.world.world import refuse_worlds_of_each
@@ -53,8 +54,7 @@ _MPI = {
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*?)\s*(?:;.*\bextra == ['\"]([\w.-]+)['\"].*)?$")
 
 
-@dataclass(frozen=True)
-class Property:
+class Property(NamedTuple):
     """One property of this machine, which some backends need."""
 
     name: str
@@ -62,8 +62,7 @@ class Property:
     detail: str
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """One package that this library or an extra of it requires.
 
     ``extra`` is empty if the package is always required, ``version`` if it is not installed.
@@ -73,11 +72,6 @@ class Package:
     name: str
     allowed: str
     version: str
-
-
-def look_at_machine() -> list[Property]:
-    """Examine what some backends need of this machine."""
-    return [_mpi(), _gpu()]
 
 
 def list_packages() -> list[Package]:
@@ -143,8 +137,6 @@ _CODE = (
     + "main_of_probe(sys.argv[2], sys.argv[3], sys.argv[4] == 'start')"
 )
 _TERMINATE_SECONDS = 15.0  # an interrupted world terminates its ranks in less
-_MOST_BYTES = 1 << 16
-_OUTPUT_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -169,15 +161,18 @@ def try_backend(name: str, start: bool, seconds: float) -> ProbeResult:
         answer, output = Path(folder, "answer.json"), Path(folder, "output")
         todo = "start" if start else "import"
         command = [sys.executable, "-c", _CODE, import_path(), name, str(answer), todo]
-        output.touch()
-        ended = _run(command, output, seconds)
+        processes = Processes()
+        try:
+            processes.start(command, dict(os.environ), output)
+            status = processes.how_ended(0, seconds)
+        finally:
+            processes.end(_TERMINATE_SECONDS, signal.SIGINT)  # at which it ends its ranks
+            processes.close()
         if answer.exists():
             return ProbeResult(**json.loads(answer.read_text()))
-        with output.open("rb") as file:
-            file.seek(-min(output.stat().st_size, _MOST_BYTES), os.SEEK_END)
-            printed = file.read().decode(errors="replace")
-        last = "\n".join(printed.splitlines()[-_OUTPUT_LINES:])
-        return ProbeResult(name, available=False, why_not=ended, output=last)
+        ended = "" if status is None else f"{exit_text(status)}; "
+        why_not = f"{ended}there was no result within {seconds:g} s"
+        return ProbeResult(name, available=False, why_not=why_not, output=last_lines(output))
 
 
 def main_of_probe(name: str, answer: str, start: bool) -> None:
@@ -222,21 +217,6 @@ def _gather_ranks(backend: BaseDistBackend) -> list[object]:
     return backend.all_gather_object(backend.rank)
 
 
-def _run(command: list[str], output: Path, seconds: float) -> str:
-    """Run a command that leads ranks, and describe how it ended; Ctrl-C ends it, too."""
-    processes = Processes()
-    try:
-        processes.start(command, dict(os.environ), output)
-        status = processes.how_ended(0, seconds)
-    finally:
-        processes.end(_TERMINATE_SECONDS, signal.SIGINT)  # at which it ends its ranks
-        processes.close()
-    if status is None:
-        return f"there was no result within {seconds:g} s"
-    how = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return f"its process ended with {how} without a result"
-
-
 REQUIRE = "DISTEVAL_REQUIRE"
 """The variable that names required backends and modules, here as in the test suites."""
 
@@ -265,7 +245,7 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
     if start:
         refuse_worlds_of_each("Run the doctor once, without that launcher, or with --no-start.")
     required = list(names) or [name for name in os.environ.get(REQUIRE, "").split(",") if name]
-    properties, packages = look_at_machine(), list_packages()
+    properties, packages = [_mpi(), _gpu()], list_packages()
     host = {
         **header("doctor"),
         "python": platform.python_version(),
@@ -273,7 +253,11 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
         "cores": available_cores(),
     }
     if not as_json:
-        _show_machine(host, properties, packages)
+        python = f"{platform.python_implementation()} {host['python']}"
+        click.echo(
+            f"{DISTRIBUTION} {host['version']}, {python}, {host['platform']}, {host['cores']} cores"
+        )
+        _show_machine(properties, packages)
     results = []
     for name in names or list_all_backends():
         result = try_backend(name, start, timeout)
@@ -283,12 +267,12 @@ def doctor_command(names: tuple[str, ...], start: bool, timeout: float, as_json:
     works = {result.name: result.works for result in results}
     broken = [name for name in required if not works.get(name, _is_module(name))]
     if as_json:
-        found: dict[str, list[Any]] = {
-            "machine": properties, "packages": packages, "backends": results,
-        }  # fmt: skip
-        rows = {name: [asdict(row) for row in listed] for name, listed in found.items()}
-        report = host | rows | {"required": required, "broken": broken}
-        click.echo(json.dumps(report, indent=2))
+        rows = {
+            "machine": [each._asdict() for each in properties],
+            "packages": [each._asdict() for each in packages],
+            "backends": [asdict(result) for result in results],
+        }
+        click.echo(json.dumps({**host, **rows, "required": required, "broken": broken}, indent=2))
     else:
         count = sum(works.values())
         click.echo(f"\n{count} of {len(results)} backends {'work' if start else 'are installed'}.")
@@ -302,29 +286,19 @@ def _is_module(name: str) -> bool:
     return name.isidentifier() and find_spec(name) is not None
 
 
-def _show_machine(
-    host: dict[str, Any], properties: list[Property], packages: list[Package]
-) -> None:
-    click.echo(
-        f"{DISTRIBUTION} {host['version']}, {platform.python_implementation()} {host['python']}, "
-        f"{host['platform']}, {host['cores']} cores"
-    )
+def _show_machine(properties: list[Property], packages: list[Package]) -> None:
     click.echo("\nmachine")
     for each in properties:
-        detail = shortened(each.detail)
-        click.echo(visible(f"{_SIGNS[each.works]} {each.name}: {detail}"))
+        click.echo(visible(f"{_SIGNS[each.works]} {each.name}: {shortened(each.detail)}"))
     click.echo("\npackages")
     for extra in dict.fromkeys(package.extra for package in packages):
-        _show_extra(extra, [package for package in packages if package.extra == extra])
+        own = [package for package in packages if package.extra == extra]
+        told = [f"{p.name} {p.version} ({p.allowed})" for p in own if p.version]
+        told = [", ".join(told)] if told else []
+        if missing := ", ".join(p.name for p in own if not p.version):
+            told.append(f"without {missing}: {shortened(how_to_install(extra))}")
+        click.echo(f"{_SIGNS[not missing]} {extra or 'always'}: {'; '.join(told)}")
     click.echo("\nbackends")
-
-
-def _show_extra(extra: str, packages: list[Package]) -> None:
-    there = ", ".join(f"{p.name} {p.version} ({p.allowed})" for p in packages if p.version)
-    missing = ", ".join(p.name for p in packages if not p.version)
-    absent = f"without {missing}: {shortened(how_to_install(extra))}" if missing else ""
-    line = "; ".join(filter(None, [there, absent]))
-    click.echo(f"{_SIGNS[not missing]} {extra or 'always'}: {line}")
 
 
 def _show_result(result: ProbeResult) -> None:

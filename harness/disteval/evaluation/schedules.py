@@ -26,7 +26,7 @@ from disteval.evaluation.gathered import GatheredPredictions
 from disteval.evaluation.result import Evaluation, read_result
 from disteval.evaluation.work import Work
 from disteval.identity import short
-from disteval.ledger import Ledger, LedgerLog, Part, merged, open_ledger, stored_of
+from disteval.ledger import Ledger, LedgerLog, Part, merged, stored_of
 from disteval.metrics.totals import pack_totals
 from disteval.plain import packed
 
@@ -162,7 +162,7 @@ class Fixed(Schedule):
         def begin() -> tuple[Any, ...]:
             if target is not None:
                 self._stack.enter_context(locked(target))
-            self._ledger = open_ledger(ledger, record, target)
+            self._ledger = Ledger(ledger, record, target)
             self._stack.callback(self._ledger.close)
             stored = [part._replace(states=b"", files=()) for part in self._ledger.stored]
             return self._ledger.run, tuple(stored), self._ledger.result, self._ledger.since

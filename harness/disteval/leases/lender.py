@@ -19,7 +19,7 @@ from disteval.errors import HarnessError, UsageError, describe_error
 from disteval.identity import differences
 from disteval.leases.book import Book, Counts
 from disteval.leases.members import Member, Members, OnEvent
-from disteval.ledger import Ledger, Part, merged, open_ledger
+from disteval.ledger import Ledger, Part, merged
 from disteval.outputs import OUTPUTS, largest_gap
 from disteval.world.channel.leader import Channel
 from disteval.world.channel.link import Link
@@ -152,7 +152,7 @@ class Lender:
         if self.outcome is not None and waiting:  # the ledger has it now
             for member in waiting:
                 member.has_result = True
-            self._replies.append((self.outcome, [member.rank for member in waiting]))
+            self._send(self.outcome, *[member.rank for member in waiting])
         replies, self._replies = self._replies, []
         return replies
 
@@ -162,10 +162,12 @@ class Lender:
         self._members.coming.pop(rank, None)
         self._early.pop(rank, None)
         if self.outcome is None and member is None:
-            self._members.note_absent(rank, why)
+            self._members.absent.add(rank)
+            self._members.lost.append(f"rank {rank}: {why}")
         elif self.outcome is None and member is not None and member.is_there:
             self._members.note_lost(member, why)
-            self._give_up(member, now)
+            if self._book is not None:
+                self._book.lose(member.holder, now)
             if self._size > 1:
                 self._members.bench(member, f"was lost: {why}")
         if member is not None:
@@ -205,40 +207,43 @@ class Lender:
             self._members.coming[rank] = now
         elif isinstance(message, Join):
             self._join(rank, message, now)
-        elif isinstance(message, Ping) and rank in self._early:
-            self._replies.append((Pong(), [rank]))
         elif member is not None:
             self._members.note_heard(member, now)
             self._answer(member, message, now)
+        elif isinstance(message, Ping) and rank in self._early:
+            self._send(Pong(), rank)
 
     def _answer(self, member: Member, message: Any, now: float) -> None:
         """Do what a message asks for, unless it is about an order of the leader."""
+        book = self._book
         if isinstance(message, Ping):
-            self._send(Pong(), member)
+            self._send(Pong(), member.rank)
         elif isinstance(message, Ask):
+            if book is None and self.outcome is None:
+                # What earlier runs have left, of which a rank has found out how much it is.
+                self._before = self._units - message.units
+                book = self._book = Book(message.units, timeout=self._timeout)
             member.waits = True
-            self._begin(message.units)
             group = member.rank // self._size
             if self._members.is_ready(group):
                 self._waiting.setdefault(group)
-                if self._book is not None:  # of a lease that another group committed first, too
-                    self._book.give_up(member.holder)
-        elif isinstance(message, Working):
-            if self._book is not None:
-                self._book.progress(member.holder, now, message.done)
+                if book is not None:  # of a lease that another group committed first, too
+                    book.give_up(member.holder)
+        elif isinstance(message, Working) and book is not None:
+            book.progress(member.holder, now, message.done)
         elif isinstance(message, Commit):
             self._take_commit(member, message, now)
         elif isinstance(message, Failed):
             self._members.note_failed(member, message.unit, message.what)
-            self._members.bench(member, message.what)
-            self._give_up(member, now)
+            if book is not None:
+                book.lose(member.holder, now)
         elif isinstance(message, Collect) and self._ledger is not None:
-            self._send(Collected(*self._ledger.some(message.start)), member)
-            if self._book is not None:
-                self._book.progress(member.holder, now)
+            self._send(Collected(*self._ledger.some(message.start)), member.rank)
+            if book is not None:
+                book.progress(member.holder, now)
 
-    def _send(self, message: Any, *members: Member) -> None:
-        self._replies.append((message, [member.rank for member in members]))
+    def _send(self, message: Any, *ranks: int) -> None:
+        self._replies.append((message, ranks))
 
     def _do_what_is_due(self, now: float) -> None:
         """Take leases back, lend them, or give up."""
@@ -252,7 +257,9 @@ class Lender:
                 for member in self._members.by_rank.values():
                     lease = member.lease
                     if member.holder == holder and lease and lease.stop == units.stop:
-                        self._members.note_silent(member, units)
+                        member.silent_at = units
+                        why = f"sent nothing for {self._timeout:g} s"
+                        self._members.note_lost(member, why, "silent")
             self._lend(now)
         error = self._members.why_to_end(now, self.counts, was_stopped=was_stopped)
         if error is not None:
@@ -284,11 +291,11 @@ class Lender:
         if error is not None:
             if not is_late:  # nobody knows which rank is right
                 self.fail(error)
-            self._replies.append((Refused(str(error)), [rank]))
+            self._send(Refused(str(error)), rank)
             return
-        member = self._members.add(rank, now)
+        self._members.add(rank, now)
         is_kept = self._ledger is not None and self._ledger.run.folder is not None
-        self._send(Joined(rank, self._timeout, self._size == 1, is_kept, self._stored), member)
+        self._send(Joined(rank, self._timeout, self._size == 1, is_kept, self._stored), rank)
 
     def _open(self, join: Join) -> None:
         """Open the ledger with the record of the first rank."""
@@ -299,7 +306,7 @@ class Lender:
             self._settings.pop(OUTPUTS, None)
             record.pop(OUTPUTS, None)
         try:
-            self._ledger = open_ledger(self._folder, record, self._predictions)
+            self._ledger = Ledger(self._folder, record, self._predictions)
         except HarnessError as error:
             self.fail(error)
             return
@@ -309,12 +316,6 @@ class Lender:
         self._resumed = sum(part.certificate.counted for part in stored)
         if self._ledger.result is not None:
             self.outcome = Finished(self._ledger.result, None, self.report)
-
-    def _begin(self, units: int) -> None:
-        """Begin to lend what earlier runs have left, once a rank has found out how much that is."""
-        if self._book is None and self.outcome is None:
-            self._before = self._units - units
-            self._book = Book(units, timeout=self._timeout)
 
     def _difference_of(self, join: Join, rank: int) -> UsageError | None:
         """Return the error of a rank that has other samples or another model than the first."""
@@ -349,7 +350,7 @@ class Lender:
             attempt = self._attempts[lease.number] = self._attempts.get(lease.number, 0) + 1
             for member in members:
                 member.waits, member.lease, member.report = False, lease, None
-            self._send(Lend(*lease, attempt), *members)
+            self._send(Lend(*lease, attempt), *[member.rank for member in members])
 
     def _take_commit(self, member: Member, commit: Commit, now: float) -> None:
         lease = member.lease
@@ -396,16 +397,9 @@ class Lender:
         waited = max(report.waited for report in reports)
         self._book.commit(member.holder, lease.number, now, waited)
         if attempt > 1:
-            others = [
-                m
-                for m in self._members.by_rank.values()
-                if m.lease and m.lease.number == lease.number
-            ]
+            held = {m.rank: m.lease for m in self._members.by_rank.values() if m.lease}
+            others = [rank for rank, its in held.items() if its.number == lease.number]
             self._send(Unwanted(lease.number), *others)
-
-    def _give_up(self, member: Member, now: float) -> None:
-        if self._book is not None:
-            self._book.lose(member.holder, now)
 
 
 class LenderThread:

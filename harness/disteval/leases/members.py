@@ -85,6 +85,7 @@ class Members:
         by_rank: The ranks that have taken part, by their numbers.
         hellos: What each rank has said of itself.
         coming: The ranks that have reported and have not joined yet, and when they reported.
+        absent: The ranks that have ended before they could take part.
         lost: The ranks that were lost, and how, as texts.
         failed: The ranks that raised an exception, the units at which, and the exceptions.
     """
@@ -95,7 +96,7 @@ class Members:
         self.by_rank: dict[int, Member] = {}
         self.hellos: dict[int, Hello] = {}
         self.coming: dict[int, float] = {}
-        self._absent: set[int] = set()  # ranks that have ended before they could take part
+        self.absent: set[int] = set()
         self.lost: list[str] = []
         self.failed: list[tuple[int, int | None, str]] = []
         self.on_event: OnEvent = on_event or _log_slow
@@ -111,7 +112,7 @@ class Members:
             member.failure = before.failure
         self.by_rank[rank] = member
         self.coming.pop(rank, None)
-        self._absent.discard(rank)
+        self.absent.discard(rank)
         self.on_event(RankEvent("joined", rank, member.name))
         return member
 
@@ -135,16 +136,6 @@ class Members:
         self.lost.append(f"{member.name}: {why}")
         self.on_event(RankEvent(kind, member.rank, why))
 
-    def note_absent(self, rank: int, why: str) -> None:
-        """Note that a rank has ended before it could take part."""
-        self._absent.add(rank)
-        self.lost.append(f"rank {rank}: {why}")
-
-    def note_silent(self, member: Member, units: range) -> None:
-        """Note that a rank has lost its lease, at one of these units, because it sent nothing."""
-        member.silent_at = units
-        self.note_lost(member, f"sent nothing for {self._timeout:g} s", "silent")
-
     def note_heard(self, member: Member, now: float) -> None:
         """Note that a rank has sent something, and say so if it was thought to be lost."""
         if member.silent_at is not None:
@@ -157,9 +148,10 @@ class Members:
         member.heard, member.silent_at = now, None
 
     def note_failed(self, member: Member, unit: int | None, what: str) -> None:
-        """Note which exception a rank raised."""
+        """Note which exception a rank raised; it takes no more leases."""
         self.failed.append((member.rank, unit, what))
         self.on_event(RankEvent("failed", member.rank, what))
+        self.bench(member, what)
 
     def was_stopped(self, now: float) -> bool:
         """Return whether the lender itself was stopped since the last call.
@@ -179,7 +171,7 @@ class Members:
         members = self.by_rank.values()
         known = {*range(self._expected or 0), *self.by_rank}
         benched = {each.rank for each in members if each.failure is not None}
-        gone = {each.rank for each in members if not each.is_there} | self._absent
+        gone = {each.rank for each in members if not each.is_there} | self.absent
         groups = {rank // self._size for rank in gone - self.coming.keys()}
         gone = {rank for rank in known if rank // self._size in groups}  # a model needs every rank
         may_come = not self.by_rank and (not self.coming or known - self.coming.keys() - gone)

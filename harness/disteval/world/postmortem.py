@@ -239,7 +239,7 @@ class PostMortem:
             *_shared("traceback", raised, ranks),
             *_shared("stack", stacks, ranks),
             *_shared("end of the output", {s.rank: s.output for s in ranks}, ranks),
-            ("end of the launcher's output", _last_lines(self.launcher_log)),
+            ("end of the launcher's output", _lines_of(self.launcher_log)),
         ]
         return [(visible(title), visible(text.rstrip())) for title, text in found if text.strip()]
 
@@ -260,7 +260,7 @@ def examine(directory: Path, ranks: Sequence[RankStatus]) -> None:
     ranks = [s for s in ranks if s.hello is None or s.hello.machine in ("", this_machine())]
     for status in ranks:
         status.position = read_position(_file(directory, status, "collectives"))
-        status.output = _tail(_file(directory, status, "out"))
+        status.output = last_lines(_file(directory, status, "out"))
         status.stopped = status.hello is not None and process_state(status.hello.pid) in ("T", "t")
     pending = [s for s in ranks if s.hello and not (s.end or s.reply)]
     asked = [status for status in pending if _ask_for_stack(status)]
@@ -456,16 +456,16 @@ def _without_own(threads: Iterable[Thread]) -> list[Thread]:
     return sorted(found, key=lambda thread: thread.name, reverse=True)  # the main thread first
 
 
-def _tail(path: Path) -> str:
+def last_lines(path: Path) -> str:
     """Return the last lines of a file, however large it is; nothing if there is no such file."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _OUTPUT_BYTES))
-        return _last_lines(file.read(_OUTPUT_BYTES).decode(errors="replace"))
+        return _lines_of(file.read(_OUTPUT_BYTES).decode(errors="replace"))
 
 
-def _last_lines(text: str) -> str:
+def _lines_of(text: str) -> str:
     return "\n".join(map(_cut, text.splitlines()[-_OUTPUT_LINES:]))
 
 
