@@ -155,7 +155,6 @@ def lose_ranks(seed: int, folder: Path) -> dict[str, Any]:
                 ranks[rank].send("SIGCONT")
         found = {each.rank: each.end() for each in ranks}
         report, counts = lender.report, lender.counts
-        thread.close(at_once=True)
     directory.remove()
     return {
         "plan": plan, "ended": ended, "found": found, "done": counts.done, "lost": report.lost,
@@ -189,7 +188,6 @@ def start_twice(_: int, folder: Path) -> dict[str, Any]:
     with lend(None, directory.path, 1, SILENCE)[1] as thread:
         thread.wait(SECONDS)
         found = dict(enumerate(rank.end() for rank in ranks))
-        thread.close(at_once=True)
     directory.remove()
     return {"found": found}
 

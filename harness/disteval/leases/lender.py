@@ -418,7 +418,7 @@ class LenderThread:
         self._lender, self._channel, self._patience = lender, channel, patience
         ours, theirs = Pipe()
         self.link = Link(theirs)
-        channel.take_in([ours])
+        channel.take_in(ours)
         self._ended = threading.Event()
         self._leave_by = math.inf
         self._thread = threading.Thread(target=self._run, name="disteval-lender", daemon=True)
@@ -428,24 +428,27 @@ class LenderThread:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the thread, once every rank that answers has the result, or at once."""
         # The error may be the outcome, for which the other ranks wait; an interrupt never is.
-        self.close(at_once=kind is not None and not issubclass(kind, Exception))
+        is_interrupt = kind is not None and not issubclass(kind, Exception)
+        self._leave_by = 0.0 if is_interrupt else time.monotonic() + self._patience
+        self.link.close()  # which wakes it
+        self._thread.join()
 
     def wait(self, seconds: float) -> bool:
         """Wait so long for the end of the evaluation; return whether it has ended."""
         return self._ended.wait(seconds)
 
-    def close(self, *, at_once: bool = False) -> None:
-        """End the thread, once every rank that answers has the result, or at once."""
-        self._leave_by = 0.0 if at_once else time.monotonic() + self._patience
-        self.link.close()  # which wakes it
-        self._thread.join()
-
     def _run(self) -> None:
         lender, channel = self._lender, self._channel
         try:
-            while not self._may_leave(time.monotonic()):
-                seconds = _TICK_SECONDS if self._leave_by == math.inf else _LAST_TICK_SECONDS
+            while (now := time.monotonic()) < self._leave_by:
+                is_last = self._leave_by < math.inf
+                if is_last and (
+                    lender.outcome is None or all(map(channel.has_delivered, lender.answering(now)))
+                ):
+                    break
+                seconds = _LAST_TICK_SECONDS if is_last else _TICK_SECONDS
                 heard = [*channel.poll(seconds)]
                 for message, ranks in lender.turn(heard, time.monotonic()):
                     channel.send(message, *ranks)
@@ -459,11 +462,3 @@ class LenderThread:
         finally:
             channel.close()
             lender.close()
-
-    def _may_leave(self, now: float) -> bool:
-        lender = self._lender
-        if self._leave_by == math.inf:
-            return False
-        if now >= self._leave_by or lender.outcome is None:
-            return True
-        return all(map(self._channel.has_delivered, lender.answering(now)))

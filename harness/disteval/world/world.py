@@ -216,7 +216,7 @@ class World:
         if self.attached and not self._on_one_host:
             self._channel.show_life()
         if self._launcher.elastic:
-            self._channel.take_in(inside)
+            self._channel.take_in(*inside)
             return
 
         def give_up() -> bool:

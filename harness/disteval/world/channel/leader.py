@@ -71,6 +71,7 @@ class Mailbox:
     Attributes:
         socket: The same.
         rank: The rank at the other end; None before its first message.
+        unsent: What waits until the rank reads.
         is_writing: Whether the selector says when the rank reads.
     """
 
@@ -81,13 +82,8 @@ class Mailbox:
         self.is_writing = False
         self._incoming = bytearray()
         self._sending = threading.RLock()
-        self._outgoing: deque[memoryview] = deque()
+        self.unsent: deque[memoryview] = deque()
         self._broken: OSError | None = None  # why nothing can be sent
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether messages wait until the rank reads."""
-        return bool(self._outgoing)
 
     @property
     def is_delivered(self) -> bool:
@@ -96,8 +92,8 @@ class Mailbox:
         TCP discards what the other host has not acknowledged when the rank sends something to a
         closed connection. It is False for TCP where the system does not tell, as on macOS.
         """
-        if self._outgoing or self.socket.family == socket.AF_UNIX:
-            return not self._outgoing
+        if self.unsent or self.socket.family == socket.AF_UNIX:
+            return not self.unsent
         try:
             return not any(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
         except OSError:
@@ -110,30 +106,30 @@ class Mailbox:
         That the rank is gone is noticed when it is received from.
         """
         with self._sending:
-            self._outgoing += map(memoryview, data)
+            self.unsent += map(memoryview, data)
             self.flush()
 
     def show_life(self) -> None:
         """Send that the leader is alive, unless messages wait; any thread may do this."""
         with self._sending:
-            if not self._outgoing:
+            if not self.unsent:
                 self.send(encode(Alive()))
 
     def flush(self) -> None:
         """Send what waits, as far as the rank reads."""
         with self._sending:
             try:
-                while self._outgoing:
-                    sent = self.socket.send(self._outgoing[0])
-                    if sent == len(self._outgoing[0]):
-                        self._outgoing.popleft()
+                while self.unsent:
+                    sent = self.socket.send(self.unsent[0])
+                    if sent == len(self.unsent[0]):
+                        self.unsent.popleft()
                     else:
-                        self._outgoing[0] = self._outgoing[0][sent:]
+                        self.unsent[0] = self.unsent[0][sent:]
             except BlockingIOError:
                 pass
             except OSError as error:  # what it has sent before may still be received
                 self._broken = self._broken or error
-                self._outgoing.clear()
+                self.unsent.clear()
 
     def receive(self) -> list[Any]:
         """Return the messages that have arrived as a whole.
@@ -262,7 +258,7 @@ class Channel:
         Raises:
             WorldError: Two processes report as the same rank, or one as none of these ranks.
         """
-        self.take_in(inside)
+        self.take_in(*inside)
         while len(self.hellos) < self._world_size and not give_up():
             for _ in self.poll(_POLL_SECONDS):
                 pass
@@ -284,16 +280,13 @@ class Channel:
 
         threading.Thread(target=show, daemon=True).start()
 
-    def take_in(self, connections: Sequence[Connection]) -> None:
-        """Take connections whose other ends are ranks of this process, and close the originals."""
+    def take_in(self, *connections: Connection | socket.socket) -> None:
+        """Take connections whose other ends are known to be ranks, and close the originals."""
         for connection in connections:
-            self._take_in(socket.socket(fileno=os.dup(connection.fileno())))
+            mailbox = Mailbox(socket.socket(fileno=os.dup(connection.fileno())))
             connection.close()
-
-    def _take_in(self, connection: socket.socket) -> None:
-        mailbox = Mailbox(connection)
-        self._unknown.add(mailbox)
-        self._selector.register(connection, selectors.EVENT_READ, mailbox)
+            self._unknown.add(mailbox)
+            self._selector.register(mailbox.socket, selectors.EVENT_READ, mailbox)
 
     def poll(self, seconds: float) -> Iterator[tuple[int, Any]]:
         """Wait so long for messages, and yield each with its rank.
@@ -354,7 +347,7 @@ class Channel:
                 if visitor.is_rank():
                     self._forget(visitor)
                     keep_up(visitor.socket)
-                    self._take_in(visitor.socket)
+                    self.take_in(visitor.socket)
             except (AuthenticationError, EOFError, OSError):
                 self._expel(visitor)
         now = time.monotonic()
@@ -443,8 +436,8 @@ class Channel:
 
     def _note_unsent(self, mailbox: Mailbox) -> None:
         """Have the selector say when a rank reads, if messages wait for that."""
-        if mailbox.has_unsent != mailbox.is_writing:
-            mailbox.is_writing = mailbox.has_unsent
+        if bool(mailbox.unsent) != mailbox.is_writing:
+            mailbox.is_writing = not mailbox.is_writing
             events = selectors.EVENT_READ | (mailbox.is_writing and selectors.EVENT_WRITE)
             self._selector.modify(mailbox.socket, events, mailbox)
 
@@ -464,18 +457,14 @@ class Channel:
             if on_note is not None:
                 on_note(rank, unpacked(message.value, f"a note of rank {rank}"))
         elif isinstance(message, KeyValue):  # an answer to `examine` may come late
-            self._exchange(rank, message)
-
-    def _exchange(self, rank: int, message: KeyValue) -> None:
-        """Take a published value or a question, and answer the ranks whose key is known now."""
-        waiting = self._waiting.setdefault(message.key, [])
-        if message.value is None:
-            waiting.append(rank)
-        else:
-            self._values[message.key] = message
-        if message.key in self._values:
-            self.send(self._values[message.key], *waiting)
-            waiting.clear()
+            waiting = self._waiting.setdefault(message.key, [])
+            if message.value is None:
+                waiting.append(rank)
+            else:
+                self._values[message.key] = message
+            if message.key in self._values:
+                self.send(self._values[message.key], *waiting)
+                waiting.clear()
 
     def forget_values(self) -> None:
         """Forget all published values, because the ranks are about to join another group."""

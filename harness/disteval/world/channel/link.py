@@ -146,21 +146,18 @@ def connect(place: Path | Address, patience: float = 0.0) -> Connection:
         except (AuthenticationError, EOFError, OSError) as error:
             waited = time.monotonic() - begin
             over_network = address is not None and address.host is not None
-            if waited >= _seconds_to_try_again(error, patience, over_network):
+            # The address may be that of a dead leader, whose place another takes; another program
+            # may listen there meanwhile, or its host may be gone.
+            again = over_network or isinstance(error, (FileNotFoundError, ConnectionRefusedError))
+            seconds = patience if again else 0.0
+            if isinstance(error, BlockingIOError):  # many ranks connect at the same time
+                seconds = _ANSWER_SECONDS
+            if waited >= seconds:
                 tried = f"{waited:.0f} s ({type(error).__name__}: {error})"
                 raise WorldError(_why(address, place, tried, error)) from error
             time.sleep(_NETWORK_POLL_SECONDS if over_network else _POLL_SECONDS)
         else:
             return connection
-
-
-def _seconds_to_try_again(error: Exception, patience: float, over_network: bool) -> float:
-    if isinstance(error, BlockingIOError):  # many ranks connect at the same time
-        return _ANSWER_SECONDS
-    # The address may be that of a leader that has died, and whose place another takes; another
-    # program may listen there meanwhile, or its host may be gone.
-    again = over_network or isinstance(error, (FileNotFoundError, ConnectionRefusedError))
-    return patience if again else 0.0
 
 
 def _why(address: Address | None, place: Path | Address, tried: str, error: Exception) -> str:
@@ -186,26 +183,22 @@ def _why(address: Address | None, place: Path | Address, tried: str, error: Exce
 
 
 def _connect(address: Address) -> Connection:
-    if address.host is None:
-        handle = _connect_unix(Path(address.folder))
-    else:
-        handle = socket.create_connection((address.host, address.port), _CONNECT_SECONDS)
-    with handle:
+    over_network = address.host is not None
+    with socket.socket(socket.AF_INET if over_network else socket.AF_UNIX) as handle:
+        if over_network:
+            handle.settimeout(_CONNECT_SECONDS)
+            handle.connect((address.host, address.port))
+        else:
+            handle.settimeout(_ANSWER_SECONDS)
+            directory = Path(address.folder)
+            with opened(directory) as descriptor:
+                handle.connect(unix_address(directory, descriptor))
         _shake_hands(handle, address.key, _ANSWER_SECONDS)
         keep_up(handle)
-        return _with_low_descriptor(handle)
-
-
-def _connect_unix(directory: Path) -> socket.socket:
-    handle = socket.socket(socket.AF_UNIX)
-    try:
-        handle.settimeout(_ANSWER_SECONDS)
-        with opened(directory) as descriptor:
-            handle.connect(unix_address(directory, descriptor))
-    except BaseException:
-        handle.close()
-        raise
-    return handle
+        # The lowest free descriptor: a killed process closes its descriptors in ascending order.
+        # The leader should notice the loss before mpirun does, which then kills the other ranks:
+        # the first lost rank is the one to blame.
+        return Connection(fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def process_at_other_end(connection: socket.socket) -> int:
@@ -259,15 +252,6 @@ def keep_up(handle: socket.socket) -> None:
             if hasattr(socket, name):
                 handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
                 break
-
-
-def _with_low_descriptor(handle: socket.socket) -> Connection:
-    """Return a connection with the lowest free descriptor.
-
-    A killed process closes its descriptors in ascending order. The leader should notice the loss
-    before mpirun does, which then kills the other ranks: the first lost rank is the one to blame.
-    """
-    return Connection(fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def _shake_hands(connection: socket.socket, key: bytes, seconds: float) -> None:
