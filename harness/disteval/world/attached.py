@@ -22,7 +22,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError
@@ -52,7 +52,6 @@ _MESSAGE_BYTES = 4096
 _REFUSE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
-_STATUS_SECONDS = 1.0
 
 _SRUN = (
     "Start them with srun in a shell where SLURM_STEP_NUM_TASKS is not removed, or one task that "
@@ -170,7 +169,7 @@ class LeaderSearch:
             return Address(own_address(self._interface))
         except UsageError as error:
             if self.way == "MPI":  # it ends no rank until all have ended, so they must not wait
-                self._send(f"!{error}"[: _MESSAGE_BYTES // 2], _REFUSE_SECONDS)
+                self._broadcast(f"!{error}"[: _MESSAGE_BYTES // 2], _REFUSE_SECONDS)
             raise
 
     def announce(self, address: Address, seconds: float) -> None:
@@ -179,13 +178,8 @@ class LeaderSearch:
         Raises:
             WorldError: It did not within so many seconds.
         """
-        if self.way != "MPI":
-            return
-        if late := self._send(replace(address, folder="").dump(), seconds):
-            raise WorldError(
-                f"MPI did not bring the leader's address to the ranks {late} within {seconds:.0f} s"
-                f"; see whether they have started, and whether a firewall lets MPI through"
-            )
+        if self.way == "MPI":
+            self._broadcast(replace(address, folder="").dump(), seconds)
 
     def find(self, seconds: float) -> Path | Address:
         """Return the leader's address, or where it will be; called on the ranks other than 0.
@@ -196,28 +190,18 @@ class LeaderSearch:
         """
         if found := self._named or self.folder:
             return found
-        mpi, comm = self._join()
-        message = bytearray(_MESSAGE_BYTES)
-        if not all(_wait([comm.Irecv([message, mpi.BYTE], 0)], seconds)):
-            raise WorldError(
-                f"rank {self._job.rank} received no address of its leader from rank 0 over MPI "
-                f"within {seconds:.0f} s; see whether rank 0 has started the same command"
-            )
-        text = message.decode().rstrip()
+        text = self._broadcast("", seconds)
         if text.startswith("!"):
             raise UsageError(f"rank 0 can't lead: {text[1:]}")
         return Address.load(text)
 
-    def _send(self, what: str, seconds: float) -> list[int]:
-        """Send every other rank a message, and return those that have not received it in time."""
-        mpi, comm = self._join()
-        message = what.encode().ljust(_MESSAGE_BYTES)
-        others = range(1, self._job.world_size)
-        sent = _wait([comm.Isend([message, mpi.BYTE], rank) for rank in others], seconds)
-        return [rank for rank, done in zip(others, sent, strict=True) if not done]
+    def _broadcast(self, text: str, seconds: float) -> str:
+        """Have MPI carry a text of rank 0 to all ranks, and return it.
 
-    def _join(self) -> tuple[Any, Any]:
-        """Join MPI's group, and return the module and its communicator."""
+        Raises:
+            UsageError: MPI is missing, or another one than the launcher's.
+            WorldError: It did not within so many seconds.
+        """
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
@@ -230,7 +214,17 @@ class LeaderSearch:
                 f"{self._job.launcher} that it is rank {told[0]} of {told[1]}: mpi4py uses "
                 f"another MPI than the launcher. Use the mpirun of mpi4py's MPI. {_WAYS}"
             )
-        return MPI, comm
+        message = bytearray(text.encode().ljust(_MESSAGE_BYTES))
+        carried, deadline = comm.Ibcast([message, MPI.BYTE], 0), time.monotonic() + seconds
+        while not carried.Test():
+            if time.monotonic() > deadline:
+                raise WorldError(
+                    f"MPI did not bring the address of rank 0, which leads, to all ranks within "
+                    f"{seconds:.0f} s; see whether each has started the same command, and whether "
+                    f"a firewall lets MPI through"
+                )
+            time.sleep(_POLL_SECONDS)
+        return message.decode().rstrip()
 
 
 class OuterLauncher(ThreadsLauncher):
@@ -262,10 +256,13 @@ class OuterLauncher(ThreadsLauncher):
         return super().start(directory, 1, threads)
 
     def how_ended(self, rank: int, seconds: float = 0.0) -> str:
-        """See `Launcher.how_ended`; it is known of ranks that share the leader's directory."""
+        """See `Launcher.how_ended`; the parents of elastic ranks write it, see `go_on_in_child`."""
         if rank == 0:
             return super().how_ended(rank, seconds)
-        return how_child_ended(self._directory, rank, seconds) if self.elastic else ""
+        found, deadline = rank_file(self._directory, rank, "ended"), time.monotonic() + seconds
+        while self.elastic and not found.exists() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return exit_text(int(found.read_text())) if found.exists() else ""
 
 
 def follow(job: LaunchedJob, *, elastic: bool = False) -> int:
@@ -327,17 +324,6 @@ def go_on_in_child(directory: Path, rank: int) -> None:
     os._exit(0)
 
 
-def how_child_ended(directory: Path, rank: int, seconds: float = _STATUS_SECONDS) -> str:
-    """Return how a rank ended that called `go_on_in_child`; wait so long for its parent to know.
-
-    An empty text says that it is not known.
-    """
-    found, deadline = rank_file(directory, rank, "ended"), time.monotonic() + seconds
-    while not found.exists() and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-    return exit_text(int(found.read_text())) if found.exists() else ""
-
-
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
@@ -368,16 +354,6 @@ def why_not_in(job: LaunchedJob, name: str, backend: type[BaseDistBackend]) -> s
     if backend.launcher in ("local", job.launcher):
         return ""
     return f"{name}'s ranks are started by {backend.launcher!r}, and this job's by {job.launcher}"
-
-
-def _wait(requests: list[Any], seconds: float) -> list[bool]:
-    """Wait until MPI has carried every message, at most so long; return which it has carried."""
-    deadline = time.monotonic() + seconds
-    done = [False] * len(requests)
-    while not all(done) and time.monotonic() < deadline:
-        done = [before or bool(one.Test()) for before, one in zip(done, requests, strict=True)]
-        time.sleep(_POLL_SECONDS)
-    return done
 
 
 def has_named_leader() -> bool:

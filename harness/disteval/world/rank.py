@@ -320,14 +320,6 @@ def import_code(lines: str, what: str) -> str:
     )
 
 
-def _redirect_output(path: Path) -> None:
-    with path.open("wb") as file:
-        os.dup2(file.fileno(), sys.stdout.fileno())
-        os.dup2(file.fileno(), sys.stderr.fileno())
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what Ray puts there does not buffer
-        sys.stdout.reconfigure(line_buffering=True)
-
-
 def become_rank(directory: Path, rank: int, place: Address | None = None) -> int:
     """Serve as one rank of a world until the leader dismisses it; return the exit status.
 
@@ -336,7 +328,11 @@ def become_rank(directory: Path, rank: int, place: Address | None = None) -> int
         rank: The number of the rank.
         place: See `serve`.
     """
-    _redirect_output(rank_file(directory, rank, "out"))
+    with rank_file(directory, rank, "out").open("wb") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what Ray puts there does not buffer
+        sys.stdout.reconfigure(line_buffering=True)
     name_process(f"rank {rank}")
     importlib.import_module(IMPORTED)
     faulthandler.enable()
