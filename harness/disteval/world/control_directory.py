@@ -92,24 +92,18 @@ def create(
             if is_new:  # what lies at a name that others know may be a stranger's
                 keep(path)
             _make(path)
-            if made := _take(path):
+            lock = _lock(path)
+            if lock is not None and not any(path.iterdir()):
                 keep(path)
-                return made
+                return ControlDirectory(path, lock)
+            if lock is not None:  # a dead leader has left it
+                _remove(path)
+                lock.release()
         time.sleep(_POLL_SECONDS)
     raise WorldError(
         f"another world of this job is using {path}, and a job can have one at a time; wait until "
         f"it has ended"
     )
-
-
-def _take(path: Path) -> ControlDirectory | None:
-    """Lock a directory; return None if it is locked, or was not empty and is removed now."""
-    lock = _lock(path)
-    if lock is not None and any(path.iterdir()):
-        _remove(path)
-        lock.release()
-        return None
-    return None if lock is None else ControlDirectory(path, lock)
 
 
 def open_private(path: Path) -> int:
