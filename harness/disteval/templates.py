@@ -120,21 +120,19 @@ class BytesBaseDistBackend(BaseDistBackend):
         if world_size == 1:
             return [frames.copied(obj)]
         with self._collectives as number:
-            return self._gather_in(obj, Call(number, 0), world_size)
-
-    def _gather_in(self, obj: Any, call: Call, world_size: int) -> list[Any]:
-        block, rest = frames.split(obj, call, self.rank)
-        if open_recorders:
-            note_bytes(BLOCK_BYTES + len(rest))
-        blocks = self._gather_bytes(block, [BLOCK_BYTES] * world_size)
-        objects = frames.decode_small(blocks, call)
-        if objects is not None:
-            return objects
-        headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
-        sizes = [header.rest for header in headers]
-        rests = self._gather_bytes(rest, sizes) if any(sizes) else [b""] * world_size
-        received = zip(headers, blocks, rests, strict=True)
-        return [frames.decode_parts(*parts, rank) for rank, parts in enumerate(received)]
+            call = Call(number, 0)
+            block, rest = frames.split(obj, call, self.rank)
+            if open_recorders:
+                note_bytes(BLOCK_BYTES + len(rest))
+            blocks = self._gather_bytes(block, [BLOCK_BYTES] * world_size)
+            objects = frames.decode_small(blocks, call)
+            if objects is not None:
+                return objects
+            headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
+            sizes = [header.rest for header in headers]
+            rests = self._gather_bytes(rest, sizes) if any(sizes) else [b""] * world_size
+            received = zip(headers, blocks, rests, strict=True)
+            return [frames.decode_parts(*parts, rank) for rank, parts in enumerate(received)]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
         """See `BaseDistBackend.broadcast_object`."""
@@ -143,23 +141,20 @@ class BytesBaseDistBackend(BaseDistBackend):
         if world_size == 1:
             return frames.copied(obj)
         with self._collectives as number:
-            return self._broadcast_in(obj, src, Call(number, src + 1), world_size)
-
-    def _broadcast_in(self, obj: Any, src: int, call: Call, world_size: int) -> Any:
-        own_rank = self.rank
-        mine, rest = frames.split(obj if own_rank == src else None, call, own_rank)
-        # Gathered: so every rank, src too, learns of a rank that is in another collective. In a
-        # library's own broadcast src would return, and the others would wait for ever.
-        blocks = self._gather_bytes(mine, [BLOCK_BYTES] * world_size)
-        headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
-        if open_recorders:
-            note_bytes(BLOCK_BYTES + headers[src].rest)
-        if size := headers[src].rest:
-            sizes = [size if rank == src else 0 for rank in range(world_size)]
-            rest = self._broadcast_bytes(rest, sizes, src)
-            if rest is None:
-                raise self._wrong("_broadcast_bytes", "None", f"the bytes of rank {src}")
-        return frames.decode_parts(headers[src], blocks[src], rest, src)
+            call, own_rank = Call(number, src + 1), self.rank
+            mine, rest = frames.split(obj if own_rank == src else None, call, own_rank)
+            # Gathered: so every rank, src too, learns of a rank that is in another collective. In a
+            # library's own broadcast src would return, and the others would wait for ever.
+            blocks = self._gather_bytes(mine, [BLOCK_BYTES] * world_size)
+            headers = [frames.read_header(block, rank, call) for rank, block in enumerate(blocks)]
+            if open_recorders:
+                note_bytes(BLOCK_BYTES + headers[src].rest)
+            if size := headers[src].rest:
+                sizes = [size if rank == src else 0 for rank in range(world_size)]
+                rest = self._broadcast_bytes(rest, sizes, src)
+                if rest is None:
+                    raise self._wrong("_broadcast_bytes", "None", f"the bytes of rank {src}")
+            return frames.decode_parts(headers[src], blocks[src], rest, src)
 
     def _gather_bytes(self, mine: Buffer, sizes: Sequence[int]) -> Sequence[Buffer]:
         found = self._all_gather_bytes(mine, sizes)

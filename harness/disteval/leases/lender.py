@@ -46,6 +46,7 @@ from disteval.world.channel.messages import (
 
 _log = logging.getLogger("disteval.leases")
 _TICK_SECONDS = 0.25
+_STOPPED_SECONDS = 1.0  # without a look at the ranks, after which the lender itself was stopped
 _LAST_TICK_SECONDS = 0.02  # while ranks are waited for that have not got the result
 
 Replies = list[tuple[Any, Sequence[int]]]
@@ -102,7 +103,7 @@ class Lender:
         self._attempts: dict[int, int] = {}
         self._committed = self._resumed = 0
         self._difference: float | None = None
-        self._is_finished = False
+        self._is_finished, self._looked_at = False, -math.inf
         self._replies: Replies = []
 
     @property
@@ -249,7 +250,9 @@ class Lender:
         """Take leases back, lend them, or give up."""
         if self.outcome is not None:
             return
-        was_stopped = self._members.was_stopped(now)
+        # A job may be stopped as a whole; when it goes on, its ranks have to be heard first.
+        before, self._looked_at = self._looked_at, now
+        was_stopped = now - before > max(_STOPPED_SECONDS, self._timeout / 2)
         if self._book is not None:
             if was_stopped:
                 self._book.hear_all(now)

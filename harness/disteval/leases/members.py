@@ -14,7 +14,6 @@ from disteval.world.channel.messages import Commit, Hello
 
 _log = logging.getLogger("disteval.leases")
 _REMEDY = "give a longer Leases(timeout=…) (on the command line, --timeout)"
-_STOPPED_SECONDS = 1.0  # without a look at the ranks, after which the lender itself was stopped
 _MOST = 3  # so many ranks that raise an exception, or are silent, at one unit end the evaluation
 
 
@@ -101,7 +100,7 @@ class Members:
         self.failed: list[tuple[int, int | None, str]] = []
         self.on_event: OnEvent = on_event or _log_slow
         self._timeout, self._size, self._expected = timeout, size, expected
-        self._alive_at = self._looked_at = -math.inf
+        self._alive_at = -math.inf
 
     def add(self, rank: int, now: float) -> Member:
         """Take in a rank, perhaps in the place of one that was lost."""
@@ -152,14 +151,6 @@ class Members:
         self.failed.append((member.rank, unit, what))
         self.on_event(RankEvent("failed", member.rank, what))
         self.bench(member, what)
-
-    def was_stopped(self, now: float) -> bool:
-        """Return whether the lender itself was stopped since the last call.
-
-        A job may be stopped as a whole; when it goes on, its ranks have to be heard first.
-        """
-        before, self._looked_at = self._looked_at, now
-        return now - before > max(_STOPPED_SECONDS, self._timeout / 2)
 
     def why_to_end(self, now: float, counts: Counts, *, was_stopped: bool) -> Exception | None:
         """Return why the evaluation can't go on; None if it can.

@@ -233,7 +233,9 @@ class TolerantRun(Run):
                     self.take(rank, message)
             self._feed(heard)
             self._look_for_the_missing()
-            if not is_over and (until(self.results) if until else self._is_silent(timeout)):
+            # No rank has sent anything for so long, of ranks that should be there.
+            silent = time.monotonic() - self._heard if self._late or not self._awaited else 0.0
+            if not is_over and (until(self.results) if until else silent > timeout):
                 is_over, deadline = True, time.monotonic() + grace
             if time.monotonic() > deadline:
                 break
@@ -267,11 +269,6 @@ class TolerantRun(Run):
         if self._lender.outcome is None:
             return bool(there)
         return not all(map(self._channel.has_delivered, there))
-
-    def _is_silent(self, timeout: float) -> bool:
-        """Return whether no rank has sent anything for so long, of ranks that should be there."""
-        starting = self._awaited and not self._late
-        return not starting and time.monotonic() - self._heard > timeout
 
     def take(self, rank: int, message: Any) -> None:
         """See `Run.take`; a rank may also report, perhaps not for the first time."""

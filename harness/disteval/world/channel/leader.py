@@ -25,9 +25,8 @@ from disteval.errors import WorldError
 from disteval.world.channel.link import (
     NONCE_BYTES,
     Address,
-    address_of_other_end,
     keep_up,
-    process_at_other_end,
+    other_end,
     proof,
     unix_address,
 )
@@ -495,9 +494,9 @@ def _complete(message: Any, connection: socket.socket) -> Hello:
     """
     if not isinstance(message, Hello):
         raise ConnectionError("it sent another message before its Hello")
-    hello = message._replace(address=address_of_other_end(connection))
+    address, pid = other_end(connection)
+    hello = message._replace(address=address)
     # In a container of its own a rank has another number than here.
-    pid = process_at_other_end(connection)
     return hello._replace(pid=pid, machine="") if pid and pid != os.getpid() else hello
 
 

@@ -201,16 +201,18 @@ def _connect(address: Address) -> Connection:
         return Connection(fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3))
 
 
-def process_at_other_end(connection: socket.socket) -> int:
-    """Return the process id of the other end, as this process's pid namespace counts.
+def other_end(connection: socket.socket) -> tuple[str, int]:
+    """Return the address of the other end, and its process id as this pid namespace counts.
 
-    It is 0 where that is not known: over TCP, on other systems than Linux, and where that process
-    can't be seen from here.
+    The address is empty for a Unix socket. The id is 0 where it is not known: over TCP, on other
+    systems than Linux, and where that process can't be seen from here.
     """
-    if connection.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-        return 0
+    if connection.family != socket.AF_UNIX:
+        return str(connection.getpeername()[0]), 0
+    if not hasattr(socket, "SO_PEERCRED"):
+        return "", 0
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
-    return int(struct.unpack("iII", found)[0])
+    return "", int(struct.unpack("iII", found)[0])
 
 
 def why_unreachable(error: Exception, host: str) -> str:
@@ -225,11 +227,6 @@ def why_unreachable(error: Exception, host: str) -> str:
     if not isinstance(error, OSError) or error.errno not in _UNREACHABLE:
         return ""
     return f"its host, {host}, did not answer for {_SILENT_SECONDS} s: {error.strerror}"
-
-
-def address_of_other_end(connection: socket.socket) -> str:
-    """Return the address from which the other end has connected; nothing for a Unix socket."""
-    return "" if connection.family == socket.AF_UNIX else str(connection.getpeername()[0])
 
 
 def keep_up(handle: socket.socket) -> None:
@@ -307,21 +304,17 @@ class Link:
     def send(self, message: Any) -> None:
         """Send a message, which several threads may do; raise OSError if the leader is gone."""
         data = pickle.dumps(message, protocol=5)
+        # A leader that takes in nothing is busy with others' large messages, or out of reach; TCP
+        # does not tell these apart.
+        is_patient = len(data) > _SMALL_BYTES
         with self._sending:
-            self._be_patient(len(data) > _SMALL_BYTES)
+            if is_patient != self._is_patient and hasattr(socket, "TCP_USER_TIMEOUT"):
+                self._is_patient = is_patient
+                with socket.socket(fileno=os.dup(self._connection.fileno())) as handle:
+                    if handle.family != socket.AF_UNIX:
+                        most = (_BUSY_SECONDS if is_patient else _SILENT_SECONDS) * 1000
+                        handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, most)
             self._connection.send_bytes(data)
-
-    def _be_patient(self, is_patient: bool) -> None:
-        """Choose how long a leader may take in nothing that this rank sends.
-
-        It is busy with others' large messages, or out of reach; TCP does not tell these apart.
-        """
-        if is_patient != self._is_patient and hasattr(socket, "TCP_USER_TIMEOUT"):
-            self._is_patient = is_patient
-            with socket.socket(fileno=os.dup(self._connection.fileno())) as handle:
-                if handle.family != socket.AF_UNIX:
-                    milliseconds = (_BUSY_SECONDS if is_patient else _SILENT_SECONDS) * 1000
-                    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def close(self) -> None:
         """Close the connection."""
@@ -362,8 +355,7 @@ class WatchedLink(Link):
         super().__init__(connection)
         self._answer = answer
         with socket.socket(fileno=os.dup(connection.fileno())) as handle:
-            self._leader = address_of_other_end(handle)
-            self._pid = process_at_other_end(handle)
+            self._leader, self._pid = other_end(handle)
         self._most_looks = stopped / _LOOK_SECONDS * (1 if self._pid else 10)
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._watch, daemon=True).start()
