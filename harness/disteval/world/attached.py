@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -34,7 +34,7 @@ from disteval.world.channel.link import Address, read_address
 from disteval.world.control_directory import folder, rank_file
 from disteval.world.launchers import ThreadsLauncher
 from disteval.world.postmortem import exit_text
-from disteval.world.processes import OwnDirectory
+from disteval.world.processes import own_directory
 from disteval.world.rank import serve
 from disteval.world.supervisor import killed_with_parent
 
@@ -283,10 +283,9 @@ def follow(job: LaunchedJob, *, elastic: bool = False) -> int:
     bootstrap = LeaderSearch(job)
     if elastic:
         bootstrap.accept_losses()
-    with ExitStack() as stack:
-        directory = meeting_place(job)
-        if bootstrap.way != "one host":  # this host has not the leader's, or sees it over a network
-            directory = stack.enter_context(OwnDirectory()).path
+    # On several hosts this one has not the leader's directory, or sees it over a network.
+    is_shared = bootstrap.way == "one host"
+    with nullcontext(meeting_place(job)) if is_shared else own_directory() as directory:
         if elastic:
             go_on_in_child(directory, job.rank)
         place = bootstrap.find(START_SECONDS + job.world_size)

@@ -379,28 +379,20 @@ class Processes:
         return [link for link in (self._bare, *self._forking) if link is not None]
 
 
-class OwnDirectory:
-    """A control directory of a rank that can't see its leader's; a block has it removed.
+@contextlib.contextmanager
+def own_directory() -> Iterator[Path]:
+    """Yield a control directory of a rank that can't see its leader's, and remove it afterwards.
 
     It is removed also when this process is killed.
     """
-
-    def __init__(self) -> None:
-        sweep(local=True)
-        self._processes = Processes()
-        self._control = create(local=True, keep=self._processes.keep)
-        self.path = self._control.path
-
-    def remove(self) -> None:
-        """Remove the directory; removing it twice is fine."""
-        self._control.remove()
-        self._processes.close()
-
-    def __enter__(self) -> OwnDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
+    sweep(local=True)
+    processes = Processes()
+    control = create(local=True, keep=processes.keep)
+    try:
+        yield control.path
+    finally:
+        control.remove()
+        processes.close()
 
 
 def find_servers(

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from disteval.contract import BaseDistBackend
-from disteval.errors import UsageError
+from disteval.errors import UsageError, WorldError
 from disteval.host import available_cores, thread_variables
 from disteval.world.channel.link import Address, read_address
 from disteval.world.launchers import Launcher, register_launcher
 from disteval.world.postmortem import exit_text
-from disteval.world.processes import OwnDirectory
+from disteval.world.processes import own_directory
 from disteval.world.rank import become_rank
 from disteval.world.ray import cluster
 
@@ -34,6 +34,8 @@ _END_SECONDS = 5.0
 _KILL_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 _LOOK_SECONDS = 0.25
+_SLICE_SECONDS = 0.5
+_STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 
 
 @register_launcher
@@ -74,12 +76,22 @@ class RayLauncher(Launcher):
         self.on_this_host = (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
         if gpus_per_worker is not None and gpus_per_worker < 0:
             raise UsageError(f"gpus_per_worker={gpus_per_worker} is negative; use 0 or more")
-        self._gpus = gpus_per_worker
-        self._room = cluster.Room(cpus_per_worker, strategy, patience)
+        if cpus_per_worker is not None and cpus_per_worker < cluster.FINEST:
+            raise UsageError(
+                f"cpus_per_worker={cpus_per_worker} is too little; use {cluster.FINEST} or more"
+            )
+        if strategy not in _STRATEGIES:
+            raise UsageError(
+                f"there is no placement strategy {strategy!r}; Ray's are: {', '.join(_STRATEGIES)}"
+            )
+        self._cpus, self._gpus = cpus_per_worker, gpus_per_worker
+        self._strategy, self._patience = strategy, patience
         self._reset()
 
     def _reset(self) -> None:
         self._joined = False
+        self._bundle: dict[str, float] = {}  # that each rank reserves
+        self._group: Any = None  # the placement group with a bundle for each rank
         self._here = ""  # the leader's node
         self._nodes: list[dict[str, Any]] = []  # each rank's
         self._actors: list[Any] = []
@@ -102,19 +114,61 @@ class RayLauncher(Launcher):
         ray = cluster.import_ray()
         self._here = ray.get_runtime_context().get_node_id()
         [own] = [node for node in ray.nodes() if node["NodeID"] == self._here]
+        sizes = [cluster.size_of(node) for node in cluster.alive_nodes(ray)]
+        cpus = self._cpus or cluster.share_of_cpu([size["CPU"] for size in sizes], world_size)
+        self._bundle = {"CPU": cpus} | ({"GPU": self._gpus} if self._gpus else {})
         if self.elastic:  # ranks may come and go, and are there when Ray has room for them
-            self._room.share(world_size, self._gpus or 0)
             self._nodes = [own] * world_size
         else:
-            self._nodes = self._room.reserve(world_size, self._gpus or 0)
+            self._reserve(ray, world_size, sizes[0])
         may_grow = self.elastic and not cluster.started_here()
         if all(node["NodeID"] == self._here for node in self._nodes) and not may_grow:
             return None
         return Address(own["NodeManagerAddress"])
 
+    def _reserve(self, ray: Any, world_size: int, first: Mapping[str, float]) -> None:
+        """Wait until the cluster has room for all ranks, each on its node.
+
+        Raises:
+            WorldError: It has none in time; says what was asked for and what it has.
+        """
+        if self._strategy == "STRICT_SPREAD":
+            fit = int(all(first[kind] >= each for kind, each in self._bundle.items()))
+        else:
+            fit = min(int(first[k] / each + cluster.FINEST) for k, each in self._bundle.items())
+        # An existing cluster may be about to grow; one that was started here is not.
+        if cluster.started_here() and fit < world_size:
+            raise self._too_small(ray, world_size, "")
+        self._group = ray.util.placement_group([self._bundle] * world_size, self._strategy)
+        deadline = time.monotonic() + self._patience
+        while not self._group.wait(_SLICE_SECONDS):  # short, for Ctrl-C to get through
+            if time.monotonic() > deadline:
+                raise self._too_small(ray, world_size, f" within {self._patience:g} s")
+        placed = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        nodes = {node["NodeID"]: node for node in cluster.alive_nodes(ray)}
+        self._nodes = [nodes[placed[rank]] for rank in range(world_size)]
+
+    def _too_small(self, ray: Any, world_size: int, when: str) -> WorldError:
+        sizes = [cluster.size_of(node) for node in cluster.alive_nodes(ray)]
+        has = [
+            f"{cluster.count_of(sum(size[kind] for size in sizes), kind)}, "
+            f"{ray.available_resources().get(kind, 0):g} of them free, "
+            f"{max(size[kind] for size in sizes):g} on one node"
+            for kind in self._bundle
+        ]
+        ranks = cluster.count_of(world_size, "rank")
+        each = " and ".join(cluster.count_of(n, kind) for kind, n in self._bundle.items())
+        return WorldError(
+            f"{ranks} with {each} each found no room on this Ray cluster{when} ({self._strategy}). "
+            f"It has {cluster.count_of(len(sizes), 'node')} with {'; '.join(has)}. Use fewer "
+            f"ranks, or less of cpus_per_worker or gpus_per_worker"
+        )
+
     def start(self, directory: Path, world_size: int, threads: int | None) -> list[Connection]:
         """Start the actors; the one call of each lasts as long as the world."""
         ray = cluster.import_ray()
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
         folder = str(Path.cwd())
         path = [entry or folder for entry in sys.path]
         leader = RayLeader(directory, self._here, read_address(directory), folder, path)
@@ -124,18 +178,26 @@ class RayLauncher(Launcher):
             variables["OMP_NUM_THREADS"] = chosen
         else:
             variables |= thread_variables(1, threads or self._threads(world_size))
-        again = {"max_restarts": -1, "max_task_retries": -1} if self.elastic else {}
+        options = {
+            "num_cpus": self._bundle["CPU"],
+            "num_gpus": self._bundle.get("GPU", 0),
+            "scheduling_strategy": "SPREAD",
+            "runtime_env": {"env_vars": variables},
+        }
+        if self.elastic:
+            options |= {"max_restarts": -1, "max_task_retries": -1}
         for rank in range(world_size):
-            options = self._room.options(rank) | {"runtime_env": {"env_vars": variables}} | again
+            if self._group is not None:
+                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, rank)
             actor = ray.remote(RankActor).options(**options).remote(rank)
             self._actors.append(actor)
             self._ends.append(actor.serve.remote(leader))
         return []
 
     def _threads(self, world_size: int) -> int:
-        if self._room.cpus is None and cluster.started_here():
+        if self._cpus is None and cluster.started_here():
             return max(1, available_cores() // world_size)
-        return max(1, int(self._room.cpus or 1))
+        return max(1, int(self._cpus or 1))
 
     def how_ended(self, rank: int, seconds: float = 0.0) -> str:
         """Return how the actor ended according to Ray, or that its node does not answer."""
@@ -188,9 +250,11 @@ class RayLauncher(Launcher):
         cluster.leave()
 
     def _terminate_by_ray(self) -> None:
+        ray = cluster.import_ray()
         for actor in self._actors:
-            cluster.import_ray().kill(actor)
-        self._room.release()
+            ray.kill(actor)
+        if self._group is not None:
+            ray.util.remove_placement_group(self._group)  # Ray ends the actors that are still in it
 
 
 def _answers(node: dict[str, Any]) -> bool:
@@ -239,8 +303,8 @@ class RankActor:
         _end_with_node()
         if ray.get_runtime_context().get_node_id() == leader.node:
             return become_rank(leader.directory, self._rank)
-        with OwnDirectory() as here:
-            return become_rank(here.path, self._rank, place=leader.address)
+        with own_directory() as here:
+            return become_rank(here, self._rank, place=leader.address)
 
 
 def is_rank(pid: int) -> bool:
