@@ -188,16 +188,13 @@ def _initialised() -> list[str]:
     for name, (module, function) in _LIBRARIES.items():
         is_initialized = getattr(sys.modules.get(module), function, None)
         if is_initialized is not None and is_initialized():
-            found.append(_name_for_torch() if name == "torch_cpu" else name)
+            if name == "torch_cpu":  # the name of the backend that moves tensors of its group
+                devices = sys.modules["torch.distributed"].get_backend_config()
+                name = "torch_cpu" if "cpu" in str(devices) else "torch_cuda"
+            found.append(name)
     known = (*_LIBRARIES, "torch_cuda")
     others = (name for name, own in _instances.items() if name not in known and own.is_initialized)
     return [*found, *others]
-
-
-def _name_for_torch() -> str:
-    """Return the name of the backend that moves the tensors of torch's default group."""
-    devices = sys.modules["torch.distributed"].get_backend_config()
-    return "torch_cpu" if "cpu" in str(devices) else "torch_cuda"
 
 
 def _place(group: BaseDistBackend) -> str:

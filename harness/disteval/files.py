@@ -193,33 +193,30 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         check_own(folder)
         self._path = folder / _LOCK
-        lock = None
-        while lock is None:  # the last holder may remove the file after it was opened here
-            lock = self._take()
-        self._lock = lock
-
-    def _take(self) -> Lock | None:
-        try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise UsageError(
-                    f"{self._path} is a symbolic link, and not the lock of a job; remove it"
+        while True:
+            try:
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise UsageError(
+                        f"{self._path} is a symbolic link, and not the lock of a job; remove it"
+                    ) from None
+                raise
+            try:
+                self._lock = Lock(self._path, os.dup(descriptor))
+                os.ftruncate(descriptor, 0)
+                holder = f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}"
+                os.write(descriptor, holder.encode())
+                return
+            except BlockingIOError as error:
+                holder = os.read(descriptor, 1000).decode(errors="replace")
+                raise BlockingIOError(
+                    error.errno, holder or "a process that is not known"
                 ) from None
-            raise
-        try:
-            lock = Lock(self._path, os.dup(descriptor))
-            os.ftruncate(descriptor, 0)
-            holder = f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}"
-            os.write(descriptor, holder.encode())
-            return lock
-        except BlockingIOError as error:
-            holder = os.read(descriptor, 1000).decode(errors="replace")
-            raise BlockingIOError(error.errno, holder or "a process that is not known") from None
-        except FileNotFoundError:
-            return None
-        finally:
-            os.close(descriptor)
+            except FileNotFoundError:  # the last holder has removed it after it was opened here
+                continue
+            finally:
+                os.close(descriptor)
 
     def release(self) -> None:
         """Remove the file and release the lock; releasing it twice is fine."""

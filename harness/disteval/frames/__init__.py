@@ -8,15 +8,7 @@ Frames hold pickles, and reading a pickle can run any code. A frame is opened af
 checked; where the ranks have no key (see `set_key`), decode only what ranks of your own job sent.
 """
 
-from disteval.frames.layout import (
-    ALIGNMENT,
-    BLOCK_BYTES,
-    NO_CALL,
-    Buffer,
-    Call,
-    Header,
-    Parts,
-)
+from disteval.frames.layout import ALIGNMENT, BLOCK_BYTES, Buffer, Call
 from disteval.frames.serialising import (
     check_size,
     configure,
@@ -34,11 +26,8 @@ from disteval.frames.tags import set_key
 __all__ = [
     "ALIGNMENT",
     "BLOCK_BYTES",
-    "NO_CALL",
     "Buffer",
     "Call",
-    "Header",
-    "Parts",
     "check_size",
     "configure",
     "copied",

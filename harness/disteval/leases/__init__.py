@@ -5,19 +5,8 @@
 rank 0, passes it their messages.
 """
 
-from disteval.leases.book import Book, Counts, Lease
+from disteval.leases.book import Book, Lease
 from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender, LenderThread
-from disteval.leases.members import RankEvent
-from disteval.world.channel.messages import LeaseReport
 
-__all__ = [
-    "Book",
-    "Borrower",
-    "Counts",
-    "Lease",
-    "LeaseReport",
-    "Lender",
-    "LenderThread",
-    "RankEvent",
-]
+__all__ = ["Book", "Borrower", "Lease", "Lender", "LenderThread"]
