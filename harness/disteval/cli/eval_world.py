@@ -18,7 +18,6 @@ from disteval.data.predictions import locked
 from disteval.errors import UsageError, WorldError
 from disteval.files import check_own, open_own
 from disteval.leases.lender import Lender
-from disteval.leases.members import RankEvent
 from disteval.text import visible
 from disteval.world import RankStatus, Results, World
 from disteval.world.attached import check_here, has_named_leader, named_leader
@@ -142,24 +141,23 @@ class EvalLeader:
         self._lost.append({"rank": lost.rank, "how": lost.how})
         _print_lost(lost)
 
-    def _take_event(self, event: RankEvent) -> None:
-        others = event.rank >= self.size
+    def _take_event(self, kind: str, rank: int, what: str) -> None:
+        others = rank >= self.size
         if self._unannounced and self._lender and self._lender.outcome is None:
             # The ledger is open, so no other leader has it.
             folder, self._unannounced = self._unannounced, None
             self._stack.enter_context(self._world.announced(folder / _FILE))
         said = {"joined": "has joined: {}", "failed": "{}; it gets no more leases", "slow": "{}"}
-        if event.kind in said and (others or event.kind != "joined"):
-            told = said[event.kind].format(event.what)
-            tell(f"disteval eval: rank {event.rank} {told}")
-        elif event.kind == "silent":
-            seen = None if others else self._world.look_at(event.rank)
-            status = seen or RankStatus(event.rank)
-            status.end = f"{event.what}, and {seen.how}" if seen else event.what
-            self._lost.append({"rank": event.rank, "how": status.how})
+        if kind in said and (others or kind != "joined"):
+            tell(f"disteval eval: rank {rank} {said[kind].format(what)}")
+        elif kind == "silent":
+            seen = None if others else self._world.look_at(rank)
+            status = seen or RankStatus(rank)
+            status.end = f"{what}, and {seen.how}" if seen else what
+            self._lost.append({"rank": rank, "how": status.how})
             _print_lost(status)
-        elif event.kind == "lost" and others:
-            self._lose(RankStatus(event.rank, end=event.what))
+        elif kind == "lost" and others:
+            self._lose(RankStatus(rank, end=what))
 
 
 def _named(world: World) -> Address | None:

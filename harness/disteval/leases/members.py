@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from disteval.errors import RankError, WorldError
 from disteval.leases.book import Counts, Lease
@@ -17,20 +16,16 @@ _REMEDY = "give a longer Leases(timeout=…) (on the command line, --timeout)"
 _MOST = 3  # so many ranks that raise an exception, or are silent, at one unit end the evaluation
 
 
-class RankEvent(NamedTuple):
-    """A rank has ``joined`` or ``failed``, was ``lost``, or is ``silent`` or ``slow``."""
+OnEvent = Callable[[str, int, str], None]
+"""Called when a rank has ``joined`` or ``failed``, was ``lost``, or is ``silent`` or ``slow``.
 
-    kind: str
-    rank: int
-    what: str = ""
-
-
-OnEvent = Callable[[RankEvent], None]
+The arguments are that word, the rank, and what is known of it.
+"""
 
 
-def _log_slow(event: RankEvent) -> None:
-    if event.kind == "slow":
-        _log.warning("rank %d %s", event.rank, event.what)
+def _log_slow(kind: str, rank: int, what: str) -> None:
+    if kind == "slow":
+        _log.warning("rank %d %s", rank, what)
 
 
 @dataclass
@@ -112,7 +107,7 @@ class Members:
         self.by_rank[rank] = member
         self.coming.pop(rank, None)
         self.absent.discard(rank)
-        self.on_event(RankEvent("joined", rank, member.name))
+        self.on_event("joined", rank, member.name)
         return member
 
     def group(self, group: int) -> list[Member]:
@@ -133,7 +128,7 @@ class Members:
     def note_lost(self, member: Member, why: str, kind: str = "lost") -> None:
         """Note how a rank was lost."""
         self.lost.append(f"{member.name}: {why}")
-        self.on_event(RankEvent(kind, member.rank, why))
+        self.on_event(kind, member.rank, why)
 
     def note_heard(self, member: Member, now: float) -> None:
         """Note that a rank has sent something, and say so if it was thought to be lost."""
@@ -143,13 +138,13 @@ class Members:
                 f"it was not stopped, one batch takes longer than {self._timeout:g} s: "
                 f"{_REMEDY}"
             )
-            self.on_event(RankEvent("slow", member.rank, what))
+            self.on_event("slow", member.rank, what)
         member.heard, member.silent_at = now, None
 
     def note_failed(self, member: Member, unit: int | None, what: str) -> None:
         """Note which exception a rank raised; it takes no more leases."""
         self.failed.append((member.rank, unit, what))
-        self.on_event(RankEvent("failed", member.rank, what))
+        self.on_event("failed", member.rank, what)
         self.bench(member, what)
 
     def why_to_end(self, now: float, counts: Counts, *, was_stopped: bool) -> Exception | None:
