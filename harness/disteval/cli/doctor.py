@@ -27,9 +27,9 @@ import click
 from disteval.cli.backends import Support, support_of
 from disteval.cli.options import timeout_option
 from disteval.cli.terminal import is_verbose
-from disteval.contract import BaseDistBackend
 from disteval.errors import BackendUnavailableError, HarnessError, LibraryMissingError, WorldError
 from disteval.extras import DISTRIBUTION, INSTALL_NOTE, how_to_install, installed_version, shortened
+from disteval.files import write_atomically
 from disteval.host import available_cores
 from disteval.judging.report import header
 from disteval.registry import add_working_directory, get_backend_class, list_all_backends
@@ -179,10 +179,8 @@ def main_of_probe(name: str, answer: str, start: bool) -> None:
     """Try a backend in this process, and write the `ProbeResult` to the file ``answer``."""
     # The doctor terminates this process by SIGINT, which shells ignore in background jobs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    result = _try_here(name, start)
-    draft = Path(answer).with_suffix(".draft")
-    draft.write_text(json.dumps(asdict(result)))
-    draft.rename(answer)
+    result = json.dumps(asdict(_try_here(name, start)))
+    write_atomically(Path(answer), lambda file: file.write(result.encode()))
 
 
 def _try_here(name: str, start: bool) -> ProbeResult:
@@ -201,7 +199,7 @@ def _try_ranks(known: ProbeResult, size: int) -> ProbeResult:
     begin = time.monotonic()
     try:
         with World(known.name, size, threads=1) as world:
-            gathered = world.run(_gather_ranks)
+            gathered = world.run(lambda backend: backend.all_gather_object(backend.rank))
     except HarnessError as error:
         common = error.common if isinstance(error, WorldError) else error
         absent = isinstance(common, LibraryMissingError)
@@ -211,10 +209,6 @@ def _try_ranks(known: ProbeResult, size: int) -> ProbeResult:
         wrong = f"{size} ranks gathered their numbers and received {gathered}"
         return replace(known, works=False, why_not=wrong)
     return replace(known, ranks=size, seconds=seconds)
-
-
-def _gather_ranks(backend: BaseDistBackend) -> list[object]:
-    return backend.all_gather_object(backend.rank)
 
 
 REQUIRE = "DISTEVAL_REQUIRE"

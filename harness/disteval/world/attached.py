@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from disteval.contract import BaseDistBackend
 from disteval.errors import UsageError, WorldError
-from disteval.files import whose
+from disteval.files import whose, write_atomically
 from disteval.host import exit_now, thread_variables
 from disteval.launched import LAUNCHERS, LaunchedJob, launched_job
 from disteval.world.address import is_own, own_address, resolve
@@ -317,9 +317,8 @@ def go_on_in_child(directory: Path, rank: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # its number may be that of another process soon
     with suppress(OSError):  # the leader has removed the directory
-        draft = rank_file(directory, rank, "ended.part")
-        draft.write_text(str(os.waitstatus_to_exitcode(status)))
-        draft.rename(rank_file(directory, rank, "ended"))
+        code = str(os.waitstatus_to_exitcode(status)).encode()
+        write_atomically(rank_file(directory, rank, "ended"), lambda file: file.write(code))
     os._exit(0)
 
 

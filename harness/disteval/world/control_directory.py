@@ -37,7 +37,7 @@ _REMEDY = (
 STACK_SIGNAL = signal.SIGUSR1
 """The signal at which a rank writes its stacks to its file."""
 
-Kind = Literal["collectives", "stack", "out", "ended", "ended.part"]
+Kind = Literal["collectives", "stack", "out", "ended"]
 
 
 def rank_file(directory: Path, rank: int, kind: Kind) -> Path:

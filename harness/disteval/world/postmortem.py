@@ -292,7 +292,8 @@ def examine_elsewhere(channel: Channel, ranks: Sequence[RankStatus]) -> None:
 def ask_for_calls(channel: Channel, ranks: Sequence[RankStatus]) -> None:
     """Have each rank that runs tell its calls of torch.distributed, also one that hangs in one."""
     running = [s for s in ranks if s.hello is not None and not (s.end or s.stopped)]
-    inside = [s for s in running if s.hello and _is_this_process(s.hello)]
+    here = os.getpid(), this_machine()
+    inside = [s for s in running if s.hello and (s.hello.pid, s.hello.machine) == here]
     if len(inside) == 1:  # the ranks of this process, if they are threads, share one record
         inside[0].calls = recorded_calls()
     asked = {s.rank: Examine(()) for s in running if s not in inside}
@@ -387,10 +388,6 @@ def _whereabouts(here: CallPosition, last: CallPosition) -> str:
     if here.inside:
         return f"waits in {here.name} #{here.entered}"
     return f"outside of collectives, {here.entered} done"
-
-
-def _is_this_process(hello: Hello) -> bool:
-    return (hello.pid, hello.machine) == (os.getpid(), this_machine())
 
 
 def _file(directory: Path, status: RankStatus, kind: Kind) -> Path:

@@ -25,6 +25,7 @@ from typing import Any
 
 from disteval.errors import UsageError, WorldError
 from disteval.extras import needs
+from disteval.files import write_atomically
 from disteval.host import available_cores
 from disteval.world import control_directory
 from disteval.world.address import LOOPBACK
@@ -208,9 +209,8 @@ def serve_head(folder: str) -> None:
             _node_ip_address=LOOPBACK,
             **_QUIET,
         )
-    draft = Path(folder, "address.part")
-    draft.write_text(context.address_info["gcs_address"])
-    draft.rename(Path(folder, "address"))
+    address = context.address_info["gcs_address"].encode()
+    write_atomically(Path(folder, "address"), lambda file: file.write(address))
     threading.Event().wait()
 
 
