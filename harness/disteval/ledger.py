@@ -161,7 +161,8 @@ class LedgerLog:
     def __init__(self, run: LedgerRun, *, hidden: bool = False) -> None:
         self._run = run
         name = f"ledger-{run.number:06d}-{secrets.token_hex(8)}.log"
-        self.path = None if run.folder is None else run.folder / ("." * hidden + name)
+        assert run.folder is not None
+        self.path = run.folder / ("." * hidden + name)
         self._file: BinaryIO | None = None
         self._held = 0  # how many blocks of `together` are open
 
@@ -174,8 +175,6 @@ class LedgerLog:
             LedgerError: It can't be written. Nothing of it is kept.
             UsageError: Its states had to be pickled, see `disteval.metrics.totals.check_kept`.
         """
-        if self.path is None:
-            return
         sealed = pack_totals(part.states)
         if is_pickled(sealed):
             raise UsageError(
@@ -186,8 +185,6 @@ class LedgerLog:
 
     def write(self, *record: Any) -> None:
         """Write a record."""
-        if self.path is None:
-            return
         with named_errors(self.path):
             if self._file is None:
                 self._open(self.path)
@@ -214,7 +211,7 @@ class LedgerLog:
             yield
         finally:
             self._held -= 1
-            if self._file is not None and self.path is not None:
+            if self._file is not None:
                 with named_errors(self.path):
                     os.fsync(self._file.fileno())
 
@@ -271,7 +268,7 @@ class Ledger:
         result: The result, if the evaluation has finished.
         is_hidden: Whether the names of files begin with a dot.
         run: This run.
-        log: The file of this process.
+        log: The file of this process; None if the ledger is in memory.
 
     Raises:
         UsageError: The folder can't be written, has the ledger or the finished predictions of
@@ -292,26 +289,26 @@ class Ledger:
         self._parts: list[Part] = []
         self._size = self._bound = 0
         self._lock = None
+        self.run = LedgerRun(None)
+        self.log: LedgerLog | None = None
         if self.is_hidden and predictions is not None:
             folder = predictions.path
             settings = {k: v for k, v in settings.items() if k != PREDICTIONS}  # it may be moved
         if folder is None:
-            self.run = LedgerRun(None)
-            self.log = LedgerLog(self.run)
             return
         path, begun = Path(folder), False
         try:
             with named_errors(path):
                 self._lock = None if self.is_hidden else lock_folder(path, _JOIN)
-                older = self._read(path, settings, predictions)
-                with self.log.together():
-                    self.log.write("settings", dict(settings))
-                    self.log.write("since", self.since)
+                older, log = self._read(path, settings, predictions)
+                with log.together():
+                    log.write("settings", dict(settings))
+                    log.write("since", self.since)
                     for part in self.stored:
-                        self.log.commit(part)
+                        log.commit(part)
                     if self.result is not None:
-                        self.log.write("result", self.result)
-                self.log.write("begun")
+                        log.write("result", self.result)
+                log.write("begun")
                 begun = True
                 for each in older:
                     each.unlink(missing_ok=True)
@@ -325,8 +322,12 @@ class Ledger:
 
     def _read(
         self, folder: Path, settings: Mapping[str, str], predictions: Predictions | None
-    ) -> Sequence[Path]:
-        """Take what the newest run has left, name the next one, and return the files of before."""
+    ) -> tuple[Sequence[Path], LedgerLog]:
+        """Take what the newest run has left, and begin the next one.
+
+        Returns:
+            The files of before, and that of this process.
+        """
         found = _newest(folder)
         told = "" if found is None else differences(found.settings, settings)
         if told and not (predictions is not None and self.is_hidden and predictions.overwrite):
@@ -341,10 +342,9 @@ class Ledger:
             self.stored = merged(kept)
             self.since = found.since or self.since
         self.run = LedgerRun(folder, 1 + (found.number if found else 0), secrets.token_hex(8))
-        self.log = LedgerLog(self.run, hidden=self.is_hidden)
-        assert self.log.path is not None
-        self.run = self.run._replace(first=self.log.path.name)
-        return [] if found is None else found.files
+        self.log = log = LedgerLog(self.run, hidden=self.is_hidden)
+        self.run = self.run._replace(first=log.path.name)
+        return [] if found is None else found.files, log
 
     def _look_at(self, predictions: Predictions) -> None:
         """Refuse finished predictions of something else, and remove files that nothing names."""
@@ -372,7 +372,8 @@ class Ledger:
 
     def commit(self, part: Part) -> None:
         """Commit a part, see `LedgerLog.commit`; large states that are sums are added up."""
-        self.log.commit(part)
+        if self.log is not None:
+            self.log.commit(part)
         self._parts.append(part)
         self._size += len(part.states)
         if self._size > max(FOLD_BYTES, 2 * self._bound):
@@ -384,7 +385,7 @@ class Ledger:
 
         One that had to be pickled is not written: they compute it again of all parts.
         """
-        if not is_pickled(result):
+        if self.log is not None and not is_pickled(result):
             self.log.write("result", result)
 
     def remove(self) -> None:
@@ -396,7 +397,7 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file and let another process in; closing it twice is fine."""
-        if hasattr(self, "log"):
+        if self.log is not None:
             self.log.close()
         if self._lock is not None:
             self._lock.release()

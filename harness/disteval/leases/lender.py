@@ -141,7 +141,8 @@ class Lender:
         """
         try:
             # All that is committed meanwhile is on the disk when the block ends.
-            with nullcontext() if self._ledger is None else self._ledger.log.together():
+            log = None if self._ledger is None else self._ledger.log
+            with nullcontext() if log is None else log.together():
                 for rank, message in heard:
                     self._take(rank, message, now)
                 self._do_what_is_due(now)
@@ -297,7 +298,7 @@ class Lender:
             self._send(Refused(str(error)), rank)
             return
         self._members.add(rank, now)
-        is_kept = self._ledger is not None and self._ledger.run.folder is not None
+        is_kept = self._ledger is not None and self._ledger.log is not None
         self._send(Joined(rank, self._timeout, self._size == 1, is_kept, self._stored), rank)
 
     def _open(self, join: Join) -> None:
