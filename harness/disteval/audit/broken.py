@@ -95,38 +95,22 @@ def hint_of_time(found: Broken, was_fresh: bool, size: int) -> str:
     return f"{first}; if it is merely slow, allow more with --timeout"
 
 
-class Breaks:
-    """The cases that broke, by which later ones are expected to break."""
+def expects(broke: Sequence[tuple[Settings, Broken]], settings: Settings, any_right: bool) -> bool:
+    """Return whether a call must be expected to break as an earlier one did.
 
-    def __init__(self) -> None:
-        self._hung: list[Settings] = []
-        self._others: list[Settings] = []
-        self.alone = False
-        """Whether no rank is known to have waited for another one in a call that broke."""
-
-    def add(self, settings: Settings, found: Broken) -> None:
-        """Note a case that broke."""
-        if not (self._hung or self._others):
-            self.alone = found.alone
-        self.alone &= found.alone or found.lost
-        (self._hung if found.kind == "hangs" else self._others).append(settings)
-
-    def expects(self, settings: Settings, any_right: bool) -> bool:
-        """Return whether a call must be expected to break as an earlier one did.
-
-        Each costs a time limit, or new ranks at least.
-        """
-        if len(self._hung) + len(self._others) >= _MOST_BROKEN and not any_right:
+    Each costs a time limit, or new ranks at least.
+    """
+    if len(broke) >= _MOST_BROKEN and not any_right:
+        return True
+    mine = _traits(settings)
+    for other, found in broke:
+        ranks, *parted = its = _traits(other)
+        # A case that has everything by which ranks parted in one that hung will hang, too.
+        has_all = all(one >= each for one, each in zip(mine, its, strict=True))
+        may_part = found.kind == "hangs" and has_all and (any(parted) or ranks == 1)
+        if mine == its or may_part:
             return True
-        traits = _traits(settings)
-        if any(traits == _traits(each) for each in [*self._hung, *self._others]):
-            return True
-        for ranks, *parted in map(_traits, self._hung):
-            # A case that has everything by which ranks parted in one that hung will hang, too.
-            has_all = all(mine >= its for mine, its in zip(traits, (ranks, *parted), strict=True))
-            if has_all and (any(parted) or ranks == 1):
-                return True
-        return False
+    return False
 
 
 def _traits(settings: Settings) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ class Audit:
             self.target, self.backend, self.launcher, self.timeout, self.led, self.trace
         )
         self._references: dict[Planted, Result | None] = {}
-        self._breaks = broken.Breaks()
+        self._broke: list[tuple[Settings, broken.Broken]] = []
         self._earlier: dict[Settings, Judgement] = {}
         self._notes = Notes()
         self._misdealt: set[str] = set()  # results whose case had samples dealt twice or not at all
@@ -110,7 +110,8 @@ class Audit:
                     continue
                 if self._takes_too_long(settings):
                     continue
-                disturbed = self._breaks.expects(settings, bool(report.counts["right"]))
+                any_right = bool(report.counts["right"])
+                disturbed = broken.expects(self._broke, settings, any_right)
                 # Where earlier calls disturb later ones no other case can be judged.
                 disturbed |= any(f.kind == "differs from call to call" for f in report.findings)
                 if self._calls.session.is_lost() or disturbed:
@@ -324,7 +325,7 @@ class Audit:
     ) -> str:
         """Report a call that raised, lost ranks or did not return."""
         found = broken.describe(error, settings.world_size)
-        self._breaks.add(settings, found)
+        self._broke.append((settings, found))
         if found.kind == "hangs" and self._calls.hurry:
             return "skipped"  # a hang costs one time limit, and this call was given less
         self._calls.hurry |= found.kind == "hangs"
@@ -347,8 +348,12 @@ class Audit:
     def _fails_everywhere(self) -> bool:
         """Whether every call so far failed on a rank by itself, so that nothing can be judged."""
         found = self.report.findings
-        broke = all(finding.kind in ("crashes", "hangs") for finding in found)
-        return bool(found) and broke and self._breaks.alone and not self.report.counts["right"]
+        if not found or not self._broke or self.report.counts["right"]:
+            return False
+        # What ranks do beside one that was lost says nothing.
+        first, *later = (each for _, each in self._broke)
+        alone = first.alone and all(each.alone or each.lost for each in later)
+        return alone and all(finding.kind in ("crashes", "hangs") for finding in found)
 
     def _add(
         self,
