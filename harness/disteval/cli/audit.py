@@ -131,8 +131,9 @@ def audit_command(
 
 def _write(report: AuditReport, json_path: Path | None, html_path: Path | None) -> int:
     """Write and print a report, and return the exit status."""
-    console = Console()
-    status = write_reports(report.to_json(), report.target, json_path, html_path)
+    console, status = Console(), 0
+    if json_path or html_path:
+        status = write_reports(report.to_json(), report.target, json_path, html_path)
     print_findings(console, report.findings)
     for warning in report.warnings:
         print_line(console, f"\nnote: {warning}")
@@ -141,4 +142,4 @@ def _write(report: AuditReport, json_path: Path | None, html_path: Path | None) 
         if report.details:
             print_line(console, "  " + report.details.replace("\n", "\n  "))
     print_verdict(console, report.target, report.judged)
-    return report.exit_code or status
+    return report.judged.exit_code or status

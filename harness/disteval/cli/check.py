@@ -83,7 +83,9 @@ def check_command(
             target, led.sizes, rules=chosen, led=led.world, trace=led.trace,
             on_result=None if is_quiet() else _print_first_failures(), **options,
         )  # fmt: skip
-        status = write_reports(report.to_json(), report.target, json_path, html_path)
+        status = 0
+        if json_path or html_path:
+            status = write_reports(report.to_json(), report.target, json_path, html_path)
         _show(table_console(), report, {rule.number: rule for rule in chosen})
         sys.exit(report.judged.exit_code or status)
 

@@ -91,7 +91,9 @@ def _collect(put: Callable[[bytes], None], obj: Any, known: dict[int, tuple[int,
     elif kind is bytes:
         _put(put, "bytes", obj)
     elif kind is tuple:
-        _collect_items(put, obj, known)
+        put(f"tuple:{len(obj)}:".encode())
+        for item in obj:
+            _collect(put, item, known)
     elif kind is complex:
         put(b"complex:" + struct.pack("<dd", obj.real, obj.imag))
     elif id(obj) in known:
@@ -108,16 +110,12 @@ def _put(put: Callable[[bytes], None], tag: str, data: bytes) -> None:
     put(data)
 
 
-def _collect_items(put: Callable[[bytes], None], items: Any, known: dict[int, Any]) -> None:
-    put(f"{type(items).__name__}:{len(items)}:".encode())
-    for item in items:
-        _collect(put, item, known)
-
-
 def _collect_compound(put: Callable[[bytes], None], obj: Any, known: dict[int, Any]) -> None:
     kind = type(obj)
     if kind is list:
-        _collect_items(put, obj, known)
+        put(f"list:{len(obj)}:".encode())
+        for item in obj:
+            _collect(put, item, known)
     elif kind is dict:
         put(f"dict:{len(obj)}:".encode())
         for key, value in obj.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from disteval.judging.report import Finding, Verdict
@@ -111,17 +110,15 @@ def _sizes_of(rules: Mapping[str, set[int]]) -> set[int]:
 def name_rules(numbers: Iterable[str]) -> str:
     """Name rules in a compact way: "rules 1.1-1.3, 2.1"; a range leaves no number out."""
     wanted = sorted(set(numbers), key=order)
-    parts: list[str] = []
-
-    def section_and_offset(at: tuple[int, str]) -> tuple[str, int | str]:
-        section, _, last = at[1].rpartition(".")
+    runs: list[list[str]] = []
+    for number in wanted:
+        section, dot, last = number.rpartition(".")
         [(value, _)] = order(last)
-        return section, value - at[0] if last == str(value) else at[1]
-
-    # In a range, the last part of a number grows as its place in the list does.
-    for _, group in groupby(enumerate(wanted), section_and_offset):
-        run = [number for _, number in group]
-        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run
+        if runs and last == str(value) and runs[-1][-1] == f"{section}{dot}{value - 1}":
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [part for run in runs for part in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else run)]
     return f"rule{'s' * (len(wanted) > 1)} {', '.join(parts)}"
 
 
