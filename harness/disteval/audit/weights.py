@@ -396,11 +396,8 @@ def _weights(fair: Weights, groups: Groups) -> Weights:
     return found
 
 
-class Fetch(NamedTuple):
-    """A fetch of a sample: the rank, and its loader worker as `Fetches.take` numbers it."""
-
-    rank: int
-    worker: int = ITSELF
+Fetch = tuple[int, int]
+"""A fetch of a sample: the rank, and its loader worker as `Fetches.take` numbers it."""
 
 
 def fetches_of(fetched: Sequence[Fetched], size: int) -> list[list[Fetch]]:
@@ -408,7 +405,7 @@ def fetches_of(fetched: Sequence[Fetched], size: int) -> list[list[Fetch]]:
     found: list[list[Fetch]] = [[] for _ in range(size)]
     for rank, each in enumerate(fetched):
         for sample, worker in each:
-            found[sample].append(Fetch(rank, worker))
+            found[sample].append((rank, worker))
     return found
 
 
@@ -442,11 +439,12 @@ def described(fetches: Sequence[Fetch]) -> str:
 
 def _fetchers(fetches: Sequence[Fetch]) -> str:
     """Return in words who fetched a sample: ranks, or the workers of ranks."""
-    if all(fetch.worker == ITSELF for fetch in fetches):
-        return _listed("rank", sorted({fetch.rank for fetch in fetches}))
+    ranks = sorted({rank for rank, _ in fetches})
+    if all(worker == ITSELF for _, worker in fetches):
+        return _listed("rank", ranks)
     found = []
-    for rank in sorted({fetch.rank for fetch in fetches}):
-        workers = sorted({fetch.worker for fetch in fetches if fetch.rank == rank})
+    for rank in ranks:
+        workers = sorted({worker for other, worker in fetches if other == rank})
         numbered = [worker for worker in workers if worker >= 0]
         others = [-worker for worker in workers if worker < ITSELF]
         parts = [("worker", numbered), ("process", others)]

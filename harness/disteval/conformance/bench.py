@@ -175,7 +175,7 @@ class Bench:
             wrong = {rank: each[index] for rank, each in enumerate(found) if index in each}
             if wrong:
                 before = list(self._called)
-                differences = [Difference(rank, trial, before, one) for rank, one in wrong.items()]
+                differences = [Difference(rank, trial, before, *one) for rank, one in wrong.items()]
                 self.wrong += differences[: max(0, _MOST_WRONG - len(self.wrong))]
                 told = "\n".join(difference.text for difference in differences)
                 first = first or BrokenRuleError(told, str(trial), differences)

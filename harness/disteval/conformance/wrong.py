@@ -30,16 +30,8 @@ class Long(NamedTuple):
     pieces: Sequence[int]
 
 
-class Wrong(NamedTuple):
-    """The results of a trial that differ on a rank.
-
-    Attributes:
-        text: Their description, for people.
-        results: The pickled results; nothing where they are too large or can't be pickled.
-    """
-
-    text: str
-    results: bytes
+Wrong = tuple[str, bytes]
+"""Results of a trial that differ on a rank: in words, and pickled unless they are too large."""
 
 
 def compare(
@@ -65,8 +57,9 @@ def compare(
                 pickled = pickle.dumps([_shortened(result) for result in results], protocol=5)
             except Exception:  # a broken backend may return anything
                 pickled = b""
-            wrong[number] = Wrong(text, pickled if len(pickled) <= left else b"")
-            left -= len(wrong[number].results)
+            pickled = pickled if len(pickled) <= left else b""
+            wrong[number] = text, pickled
+            left -= len(pickled)
             send_note(number)  # the ranks may hang in the next one
         report_progress(number + 1, len(tasks))
     return wrong
@@ -119,19 +112,21 @@ class Difference:
         rank: The rank.
         trial: The example.
         before: The collectives that came before those of the example, oldest first.
-        wrong: What the rank sent.
+        said: The rank's results in words.
+        pickled: The results, as in `Wrong`.
         got: Its results; None where they were not sent or can't be rebuilt here.
     """
 
     rank: int
     trial: Trial
     before: Sequence[Any]
-    wrong: Wrong
+    said: str
+    pickled: bytes
     got: list[Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
         try:
-            self.got = pickle.loads(self.wrong.results) if self.wrong.results else None
+            self.got = pickle.loads(self.pickled) if self.pickled else None
         except Exception:  # a class that only the ranks can import
             self.got = None
 
@@ -143,7 +138,7 @@ class Difference:
     @property
     def text(self) -> str:
         """The results and the expected ones, and where long bytes differ, for people."""
-        lines = [f"rank {self.rank} got {self.wrong.text}"]
+        lines = [f"rank {self.rank} got {self.said}"]
         lines.append(f"instead of {', '.join(map(describe, self.expected))}")
         lines += filter(None, map(where_differs, self.got or (), self.expected))
         return "\n  ".join(lines)
