@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from disteval.arguments import did_you_mean
 from disteval.audit.case import Settings
@@ -89,15 +90,9 @@ def cases(
     # In whole rounds every rank has as many full batches.
     whole = sorted({r * w * b for r, w, b in product(_ROUNDS, world_sizes, _SMALL_BATCHES)})
     sizes = whole if divisible else _SMALL_SIZES
-    small = [
-        Settings(size, batch_size, world_size)
-        for size, batch_size, world_size in product(sizes, _SMALL_BATCHES, sorted(world_sizes))
-    ]
-    many = [
-        Settings(size, batch_size, world_size)
-        for size, batch_size in (_MANY_DIVISIBLE if divisible else _MANY)
-        for world_size in sorted(world_sizes)
-    ]
+    small = [Settings(*each) for each in product(sizes, _SMALL_BATCHES, sorted(world_sizes))]
+    large = product(_MANY_DIVISIBLE if divisible else _MANY, sorted(world_sizes))
+    many = [Settings(*size, world_size) for size, world_size in large]
     drawn = sorted(_drawn(world_sizes, seed), key=lambda s: s.size)
     fewest = min(world_sizes)
     chosen = [*small, *_otherwise_read(small), *_damaged(world_sizes, jobs), *drawn, *many]
@@ -153,16 +148,9 @@ def parse(text: str) -> Settings:
             f"of {', '.join(DAMAGES)}, with the number of a job"
         ) from None
     workers, seed = numbers.get("workers", 0), numbers.get("seed", 0)
-    return Settings(
-        size,
-        batch_size,
-        world_size,
-        workers,
-        **dict.fromkeys(flags, True),
-        seed=seed,
-        damage=damage,
-        job=job,
-    )
+    found = Settings(size, batch_size, world_size, workers, seed=seed, damage=damage, job=job)
+    more: dict[str, Any] = dict.fromkeys(flags, True)
+    return replace(found, **more)
 
 
 def _otherwise_read(small: Sequence[Settings]) -> Iterator[Settings]:
@@ -193,11 +181,5 @@ def _drawn(world_sizes: Sequence[int], seed: int) -> Iterator[Settings]:
         size = draw.randint(max(_SMALL_SIZES) + 1, _LARGEST)
         if draw.random() < 0.2:
             size = world_size * batch_size * draw.randint(1, 4)
-        yield Settings(
-            size,
-            batch_size,
-            world_size,
-            shuffle=draw.random() < 0.3,
-            ids=number % 2 == 1,
-            seed=number,
-        )
+        shuffle, ids = draw.random() < 0.3, number % 2 == 1
+        yield Settings(size, batch_size, world_size, shuffle=shuffle, ids=ids, seed=number)

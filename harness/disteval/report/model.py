@@ -100,18 +100,13 @@ def make_columns(runs: Sequence[tuple[str, Run]]) -> list[Column]:
     targets: dict[str, list[tuple[str, Run]]] = {}
     for name, run in runs:
         targets.setdefault(run["target"], []).append((name, run))
-    labelled = [one for same in targets.values() for one in _newest_first(same)]
-    return [
-        Column(
-            i,
-            label,
-            run,
-            sorted({result["world_size"] for result in run["rules"]}),
-            Counter(result["outcome"] for result in run["rules"]),
-            judge(run["rules"], run.get("contract", {}), run.get("single_rank", "")),
-        )
-        for i, (label, run) in enumerate(labelled)
-    ]
+    columns: list[Column] = []
+    for label, run in (one for same in targets.values() for one in _newest_first(same)):
+        sizes = sorted({result["world_size"] for result in run["rules"]})
+        counts = Counter(result["outcome"] for result in run["rules"])
+        verdict = judge(run["rules"], run.get("contract", {}), run.get("single_rank", ""))
+        columns.append(Column(len(columns), label, run, sizes, counts, verdict))
+    return columns
 
 
 def _newest_first(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
