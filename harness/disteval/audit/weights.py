@@ -204,15 +204,12 @@ def explain(
     elif kind != "dropped":
         shape = shape_of(measured, fair, repeats, settings, fetched, again, tolerance)
         where = shape or (_OF_TOKENS if by_tokens and where == _DIVISION else where)
-    return Problem(
-        kind,
-        problem.name,
-        f"sample {sample} of {len(fair)} counts {show(float(measured[sample]))} instead of "
-        f"{show(float(fair[sample]))} in {problem.name}"
-        + (f"; it was {described(fetches[sample])}" if noted else "")
-        + " and gathered once" * (noted and kind == "weighted wrongly" and bool(right & _GATHERED))
-        + (f": {where}" if where else ""),
-    )
+    told = f"sample {sample} of {len(fair)} counts {show(float(measured[sample]))} instead of "
+    told += f"{show(float(fair[sample]))} in {problem.name}"
+    told += f"; it was {described(fetches[sample])}" if noted else ""
+    is_once = noted and kind == "weighted wrongly" and bool(right & _GATHERED)
+    told += " and gathered once" * is_once + (f": {where}" if where else "")
+    return Problem(kind, problem.name, told)
 
 
 def _adds_up(name: str, found: Measured, planted: Planted, value: Value | None) -> bool:
@@ -350,14 +347,12 @@ def _factors(settings: Settings, fetched: Sequence[Fetched]) -> list[tuple[str, 
     ]
     dealt = max(sum(map(len, fetched)), size)
     for filled in (dealt, *(-(-size // each) * each for each in (ranks, batch, ranks * batch))):
-        found += [
-            (f"it is divided by {filled}, the number of samples with padding", size / filled),
-            (
-                f"it is multiplied by {filled} and divided by {size}, so padding is in the sum and "
-                f"not in the number of samples",
-                filled / size,
-            ),
-        ]
+        padded = f"it is divided by {filled}, the number of samples with padding"
+        summed = (
+            f"it is multiplied by {filled} and divided by {size}, so padding is in the sum and "
+        )
+        summed += "not in the number of samples"
+        found += [(padded, size / filled), (summed, filled / size)]
     empty = sum(not each for each in fetched)
     what = f"it is divided by the number of ranks, of which {empty} had no sample"
     return [*found, (what, 1 - empty / ranks)]
@@ -367,18 +362,12 @@ def _means_of_means(settings: Settings, fetched: Sequence[Fetched]) -> Iterator[
     """Yield means of means, with the samples that each of these is taken of, and its weight."""
     ranks = [batches for batches in _batches(settings, fetched) if batches]
     count = sum(map(len, ranks))
-    yield (
-        "it is the mean of the means of batches",
-        [(batch, 1 / count) for batches in ranks for batch in batches],
-    )
-    yield (
-        "it is the mean of the means of ranks",
-        [([*chain(*batches)], 1 / len(ranks)) for batches in ranks],
-    )
-    yield (
-        "it is the mean over ranks of their means of batches",
-        [(batch, 1 / len(ranks) / len(batches)) for batches in ranks for batch in batches],
-    )
+    of_batches = [(batch, 1 / count) for batches in ranks for batch in batches]
+    yield "it is the mean of the means of batches", of_batches
+    of_ranks = [([*chain(*batches)], 1 / len(ranks)) for batches in ranks]
+    yield "it is the mean of the means of ranks", of_ranks
+    both = [(batch, 1 / len(ranks) / len(batches)) for batches in ranks for batch in batches]
+    yield "it is the mean over ranks of their means of batches", both
 
 
 def _batches(settings: Settings, fetched: Sequence[Fetched]) -> list[list[list[int]]]:

@@ -116,26 +116,17 @@ def _print_first_failures() -> Callable[[RuleResult], None]:
 
 def _show(console: Console, report: CheckReport, rules: dict[str, Rule]) -> None:
     sizes = list(dict.fromkeys(result.world_size for result in report.rules))
-    table = Table(
-        "rule",
-        "name",
-        *(Column(f"W={size}", no_wrap=True) for size in sizes),
-        Column("examples", justify="right", no_wrap=True),
-        Column("seconds", justify="right", no_wrap=True),
-        Column("per s", justify="right", no_wrap=True),
-    )
+    numbers = ("examples", "seconds", "per s")
+    columns = [Column(f"W={size}", no_wrap=True) for size in sizes]
+    columns += [Column(name, justify="right", no_wrap=True) for name in numbers]
+    table = Table("rule", "name", *columns)
     for number, rule in rules.items():
         row = {r.world_size: r for r in report.rules if r.id == number}
         examples = sum(result.examples for result in row.values())
         seconds = sum(result.seconds for result in row.values())
-        table.add_row(
-            number,
-            rule.name,
-            *(SIGNS[row[size].outcome].glyph for size in sizes),
-            str(examples),
-            f"{seconds:.1f}",
-            f"{examples / seconds:.0f}" if examples else "",
-        )
+        signs = (SIGNS[row[size].outcome].glyph for size in sizes)
+        rate = f"{examples / seconds:.0f}" if examples else ""
+        table.add_row(number, rule.name, *signs, str(examples), f"{seconds:.1f}", rate)
     console.print(table)
     for reason in reasons_of(map(vars, report.rules)):
         print_line(console, f"{SIGNS[reason.outcome].glyph} {reason.where}: {reason.text}")
@@ -144,8 +135,5 @@ def _show(console: Console, report: CheckReport, rules: dict[str, Rule]) -> None
     print_verdict(console, report.target, report.judged)
     console.print(f"{total} examples in {report.seconds:.0f} s")
     if report.judged.left_out:
-        print_line(
-            console,
-            "A conformant backend keeps every required rule at two or more world sizes. Left out "
-            f"of this check: {report.judged.left_out}",
-        )
+        needed = "A conformant backend keeps every required rule at two or more world sizes"
+        print_line(console, f"{needed}. Left out of this check: {report.judged.left_out}")
