@@ -118,11 +118,18 @@ def likely_cause(seen: Seen, of_rule: Detector | None = None) -> str:
         seen: What was seen of it.
         of_rule: The detector that belongs to the rule.
     """
-    for detect in (address_in_use, of_rule, conversion, cut, overwritten, stale, sends):
+    for detect in (address_in_use, of_rule, conversion, cut, _of_calls, sends):
         with suppress(Exception):  # what a broken backend returned may not even be comparable
             if detect and (found := detect(seen)):
                 return found
     return ""
+
+
+def _of_calls(seen: Seen) -> str:
+    """Recognise results that belong to a later or an earlier call."""
+    if explains(seen, overwritten):
+        return OVERWRITTEN
+    return STALE if explains(seen, stale) else ""
 
 
 def failure_of(seen: Seen, message: str) -> str:
@@ -246,8 +253,10 @@ def _sends(frames: Sequence[Frame], cls: type) -> bool:
     return any(map(_SENDING.search, said))
 
 
-def raises(seen: Seen) -> str:
-    """Say where, if all ranks that raised did so at one line of the backend, and alike."""
+def plain_cause(seen: Seen) -> str:
+    """Say that objects are out of order; or where all ranks raised alike, at one line."""
+    if explains(seen, out_of_order):
+        return OUT_OF_ORDER
     raised = [status for status in (seen.error.ranks if seen.error else ()) if status.raised]
     places, kinds = {_place(status.frames, seen.cls) for status in raised}, _raised(seen)
     # An error of disteval says itself what to do, and may come of what another rank does.
@@ -373,56 +382,43 @@ def _length_of(difference: Difference, pair: Pair, rank: int) -> int:
     return len(expected[rank]) if type(expected) is Gathered else -1
 
 
-def out_of_order(seen: Seen) -> str:
-    """Recognise the right objects at wrong places, in the lists that all-gathers returned."""
+def out_of_order(difference: Difference) -> bool:
+    """Return whether the right objects are at wrong places in the lists of all-gathers."""
 
     def moved(got: Any, expected: Any) -> bool:
         both = isinstance(got, list) and isinstance(expected, list)
         return both and sorted(map(_digest, got)) == sorted(map(_digest, expected))
 
-    def out_of_place(difference: Difference) -> bool:
-        got, expected = difference.got or [], difference.expected
-        found = [
-            (one, other) for one, other in zip(got, expected, strict=True) if not same(one, other)
-        ]
-        # A rule with a program of its own may have all entries in one list.
-        in_one = not difference.trial.collectives and moved(got, expected)
-        return bool(found) and (in_one or all(moved(*pair) for pair in found))
-
-    return OUT_OF_ORDER if explains(seen, out_of_place) else ""
+    got, expected = difference.got or [], difference.expected
+    found = [pair for pair in zip(got, expected, strict=True) if not same(*pair)]
+    # A rule with a program of its own may have all entries in one list.
+    in_one = not difference.trial.collectives and moved(got, expected)
+    return bool(found) and (in_one or all(moved(*pair) for pair in found))
 
 
 def _digest(got: Any) -> str:
     return str(got.digest) if type(got) is Long else digest(got)
 
 
-def overwritten(seen: Seen) -> str:
-    """Recognise earlier results that have become equal to later ones."""
-
-    def from_later(difference: Difference) -> bool:
-        got, expected = difference.got or (), difference.expected
-        wrong = [(i, one) for i, one in enumerate(got) if not same(one, expected[i])]
-        return bool(wrong) and all(
-            type(one) is Gathered and any(same(one, later) for later in expected[i + 1 :])
-            for i, one in wrong
-        )
-
-    return OVERWRITTEN if explains(seen, from_later) else ""
+def overwritten(difference: Difference) -> bool:
+    """Return whether earlier results have become equal to later ones."""
+    got, expected = difference.got or (), difference.expected
+    wrong = [(i, one) for i, one in enumerate(got) if not same(one, expected[i])]
+    return bool(wrong) and all(
+        type(one) is Gathered and any(same(one, later) for later in expected[i + 1 :])
+        for i, one in wrong
+    )
 
 
-def stale(seen: Seen) -> str:
-    """Recognise objects that were sent in an earlier call, and by no rank in this one."""
-
-    def from_earlier(difference: Difference) -> bool:
-        calls = difference.trial.collectives
-        found = zip(difference.got or (), difference.expected, strict=True)
-        wrong = [(i, got) for i, (got, expected) in enumerate(found) if not same(got, expected)]
-        return bool(wrong) and all(
-            _was_sent(got, [*difference.before, *calls[:i]]) and not _was_sent(got, [calls[i]])
-            for i, got in wrong
-        )
-
-    return STALE if explains(seen, from_earlier) else ""
+def stale(difference: Difference) -> bool:
+    """Return whether all that is wrong was sent in an earlier call, and by no rank in this one."""
+    calls = difference.trial.collectives
+    found = zip(difference.got or (), difference.expected, strict=True)
+    wrong = [(i, got) for i, (got, expected) in enumerate(found) if not same(got, expected)]
+    return bool(wrong) and all(
+        _was_sent(got, [*difference.before, *calls[:i]]) and not _was_sent(got, [calls[i]])
+        for i, got in wrong
+    )
 
 
 def _was_sent(got: Any, before: Sequence[Any]) -> bool:

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from disteval.conformance.bench import Bench
-from disteval.conformance.causes import Seen, failure_of, likely_cause, out_of_order, raises
+from disteval.conformance.causes import Seen, failure_of, likely_cause, plain_cause
 from disteval.conformance.results import DEFAULT_TIMEOUT, CheckReport, RuleResult
 from disteval.conformance.rule import RULES, BrokenRuleError, LostWorld, NotApplicableError, Rule
 from disteval.conformance.rules import (  # noqa: F401 - they register themselves
@@ -356,7 +356,7 @@ def try_rule(rule: Rule, bench: Bench) -> Try[RuleResult]:
         result.failure = failure_of(seen, error.what)
         result.cause = likely_cause(seen, rule.cause)
         result.usually = "" if result.cause else rule.usually
-        result.cause = result.cause or out_of_order(seen) or raises(seen)
+        result.cause = result.cause or plain_cause(seen)
         said = first_line(error.what) if error.doubt else ""
     except WorldError as error:  # a world did not start
         if not (rule.loses_ranks or error.lost):
