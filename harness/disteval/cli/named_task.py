@@ -58,7 +58,10 @@ class NamedTask:
         except Exception as error:
             what = f"could not make the task {self.name}: {describe_error(error)}"
             if not isinstance(error, SyntaxError):  # which says where it is
-                what += _place(error, sys.modules.get(self.name.partition(":")[0]))
+                frames = traceback.extract_tb(error.__traceback__)
+                file = getattr(sys.modules.get(self.name.partition(":")[0]), "__file__", None)
+                frame = ([each for each in frames if each.filename == file] or list(frames))[-1]
+                what += f" ({Path(frame.filename).name}, line {frame.lineno or 0})"
             raise RankError(backend.rank, what) from error
         return replace(task, name=f"{self.name} {task.name}".rstrip())
 
@@ -127,11 +130,3 @@ def _device_of(predict: Any) -> str:
                 return str(each.device.type)
     jax = sys.modules.get("jax")
     return "cpu" if jax is None else str(jax.default_backend())
-
-
-def _place(error: Exception, module: Any) -> str:
-    """Return the file and line where an error was raised, in the module where that is known."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == getattr(module, "__file__", None)]
-    frame = (own or list(frames))[-1]
-    return f" ({Path(frame.filename).name}, line {frame.lineno or 0})"

@@ -34,7 +34,19 @@ def new_command(name: str, framework: str) -> None:
     disteval new my_texts --framework jax
     """
     path = Path(f"{name.removesuffix('.py')}.py")
-    _check_module(path.stem, name)
+    module = path.stem
+    if not module.isidentifier() or module != name.removesuffix(".py"):
+        raise UsageError(
+            f"{name!r} can't be the name of a module; give letters, digits and underscores, such "
+            f"as {_NAME}, in the folder where the file is to be"
+        )
+    folder = {str(Path.cwd()), ""}
+    found = PathFinder.find_spec(module, [place for place in sys.path if place not in folder])
+    if found is not None or module in sys.stdlib_module_names or Path(module).is_dir():
+        raise UsageError(
+            f"there is a module or folder {module!r} already, and only one of it and {module}.py "
+            f"could be imported; give another name, such as {module}_task"
+        )
     source = resources.files("disteval.cli").joinpath("new_task").joinpath(f"{framework}.py")
     text = source.read_text(encoding="utf-8").replace(_NAME, path.stem)
     try:
@@ -48,19 +60,3 @@ def new_command(name: str, framework: str) -> None:
         raise unwritable("the file", path, error) from error
     [command] = re.findall(r"disteval eval .*(?=\.\"\"\")", text)
     click.echo(f"{path} is written; evaluate it with\n\n    {command}\n")
-
-
-def _check_module(module: str, name: str) -> None:
-    """Refuse a name that can't be imported, or that would hide another module."""
-    if not module.isidentifier() or module != name.removesuffix(".py"):
-        raise UsageError(
-            f"{name!r} can't be the name of a module; give letters, digits and underscores, such "
-            f"as {_NAME}, in the folder where the file is to be"
-        )
-    folder = {str(Path.cwd()), ""}
-    found = PathFinder.find_spec(module, [place for place in sys.path if place not in folder])
-    if found is not None or module in sys.stdlib_module_names or Path(module).is_dir():
-        raise UsageError(
-            f"there is a module or folder {module!r} already, and only one of it and {module}.py "
-            f"could be imported; give another name, such as {module}_task"
-        )

@@ -150,7 +150,10 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     """End with a paragraph, or with a world's whole report where ranks did different things."""
     code, job = exit_code_of(error), _job()
     lost = isinstance(error, WorldError) and not error.in_step
-    _leave_for_torchrun(error)
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        # torchrun's own long report then ends with the error.
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"message": _common(error).partition("\n")[0]}))
     # Wrong usage is wrong on every rank of a host, but a file may be missing on another host.
     if code != 1 and job is not None and job.rank > 0 and job.ranks_on_host == job.world_size:
         time.sleep(_RANK_0_SECONDS)  # rank 0 tells it; a launcher may end it when this one ends
@@ -159,13 +162,6 @@ def _fail(ctx: click.Context, error: HarnessError) -> None:
     if job is not None and lost:
         exit_now(code)
     ctx.exit(code)
-
-
-def _leave_for_torchrun(error: HarnessError) -> None:
-    """Leave the error where torchrun looks for it, whose own long report then ends with it."""
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        with contextlib.suppress(OSError):
-            Path(path).write_text(json.dumps({"message": _common(error).partition("\n")[0]}))
 
 
 def _asked(name: str) -> bool:

@@ -183,8 +183,13 @@ class BaseRunner:
         self.epoch -= position.complete  # a pass that only lacks its end
         # Each of these phases of a turn has one record.
         phases = [entry for entry in entries for _ in range(entry.times if self.by_epoch else 1)]
-        if end is not None:
-            self._set_end(end)
+        if end is not None and not self.by_epoch:
+            self.max_iters = end
+        elif end is not None:
+            self.max_epochs = end
+            if trains:  # hooks see the iteration, too
+                left = max(end - self.epoch, 0) * len(position.loader)
+                self.max_iters = self.iter + left - position.drawn
         first, self._begun, self.stopped = len(self.records), self.iter, None
         self._untrained = fingerprints(self.model) if trains else None
         with ExitStack() as stack:
@@ -585,17 +590,6 @@ class BaseRunner:
                 f"a workflow that trains needs an end: give {type(self).__name__} {unit}"
             )
         return None if end is None else check_count(unit, end)
-
-    def _set_end(self, end: int) -> None:
-        """Set `max_epochs` and `max_iters` as hooks are to see them."""
-        position = self._position
-        if not self.by_epoch:
-            self.max_iters = end
-            return
-        self.max_epochs = end
-        if position.loader is not None:
-            left = max(end - self.epoch, 0) * len(position.loader)
-            self.max_iters = self.iter + left - position.drawn
 
     def _is_due(self) -> bool:
         """Return whether training has not come to its end."""

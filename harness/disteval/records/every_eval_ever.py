@@ -39,7 +39,14 @@ def read(files: Sequence[Path], choice: Choice) -> Records:
                 settings = {"model": run["model_info"].get("id"), "library": named}
                 said.append(table.Said(path, settings, float(each["score_details"]["score"])))
                 kinds.add(each["metric_config"].get("metric_kind"))
-                problems += _unlike(run.get("detailed_evaluation_results") or {}, samples)
+                detailed = run.get("detailed_evaluation_results") or {}
+                name, digest = Path(detailed.get("file_path", "")).name, detailed.get("checksum")
+                for sample in samples if detailed.get("hash_algorithm") == "sha256" else ():
+                    if sample.name == name and digest not in (None, file_digest(sample)):
+                        what = (
+                            "is not as it was written: its SHA-256 is not the one in the aggregate"
+                        )
+                        problems.append(f"{sample} {what}")
     is_mean = bool(kinds) and kinds <= set(_MEANS)
     found = replace(found, problems=tuple(problems))
     return table.with_said(found, said, ("mean",) if is_mean else ())
@@ -73,14 +80,3 @@ def _rows(
         yield from ((figure, {**row, "score": None}) for figure in figures)
     else:
         yield key, row
-
-
-def _unlike(detailed: Mapping[str, Any], samples: Sequence[Path]) -> list[str]:
-    """Say if the file of samples is not the one that the aggregate was written with."""
-    name, digest = Path(detailed.get("file_path", "")).name, detailed.get("checksum")
-    return [
-        f"{path} is not as it was written: its SHA-256 is not the one in the aggregate"
-        for path in samples
-        if path.name == name and detailed.get("hash_algorithm") == "sha256"
-        and digest not in (None, file_digest(path))
-    ]  # fmt: skip
