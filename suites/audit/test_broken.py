@@ -73,7 +73,8 @@ def test_a_hang_costs_one_time_limit_and_the_rest_goes_on(monkeypatch: pytest.Mo
     assert [found.kind for found in report.findings] == ["hangs"]
     for found in ("rank 0 ", "all_gather_object", "test_broken.py"):
         assert found in report.findings[0].sentence
-    assert waited.count(3.0) == 1, waited
+    *calls, _ = waited  # the last one is tried again, for longer the busier the machine is
+    assert calls.count(3.0) == 1, waited
     assert len(waited) < 8, waited
     assert report.counts["right"] > 50, report.counts
 
