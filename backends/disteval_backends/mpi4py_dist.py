@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import stat
 import sys
+import termios
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -25,7 +30,8 @@ else:
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
 _ROUND_BYTES = 1 << 30
 _LEAST_ALIGNMENT = 16
-_READER_SECONDS = 0.5
+_READER_SECONDS = 5.0
+_POLL_SECONDS = 0.001
 
 _keyval: int | None = None
 
@@ -166,9 +172,26 @@ def _abort_on_uncaught(comm: MPI.Intracomm) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if MPI.Is_initialized() and not MPI.Is_finalized():
-            # MPICH's mpirun ends when it learns of an abort, and what it has not read is lost.
-            time.sleep(_READER_SECONDS)
+            _wait_for_readers()
             comm.Abort(1)
 
     show_and_abort.aborts_mpi = True  # type: ignore[attr-defined]
     sys.excepthook = show_and_abort
+
+
+def _wait_for_readers() -> None:
+    """Wait until the pipes that take this process's output are empty.
+
+    MPICH's ``mpirun`` ends when it learns of an abort, and what it has not read by then is lost.
+    """
+    deadline = time.monotonic() + _READER_SECONDS
+    for output in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            is_pipe = stat.S_ISFIFO(os.fstat(output).st_mode)
+            while is_pipe and _unread(output) and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+
+
+def _unread(pipe: int) -> int:
+    """Return how many bytes a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

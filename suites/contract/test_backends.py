@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,8 +176,8 @@ def _gather_in_small_rounds(backend: Any) -> Any:
     return [len(obj) for obj in gathered], [len(obj) for obj in sent]
 
 
-@needs("mpi4py")
-def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
+def _mpi_job(tmp_path: Path, *around: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of an MPI job of which rank 1 raises."""
     script = tmp_path / "job.py"
     script.write_text(
         "import disteval\n"
@@ -184,12 +185,37 @@ def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
         "if backend.rank == 1: raise LookupError('the one mistake')\n"
         "backend.all_gather_object(1)\n"
     )
+    command = [*mpirun(WORLD_SIZE), *around, sys.executable, str(script)]
+    return command, os.environ | mpi_variables()
+
+
+@needs("mpi4py")
+def test_an_exception_on_one_mpi_rank_ends_the_job(tmp_path: Path) -> None:
+    command, environment = _mpi_job(tmp_path)
     done = subprocess.run(
-        [*mpirun(WORLD_SIZE), sys.executable, str(script)], env=os.environ | mpi_variables(),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode != 0
     assert ("rank 1 of 3" in done.stderr, "LookupError" in done.stderr) == (True, True)
+
+
+@needs("mpi4py")
+def test_an_mpi_job_does_not_end_before_somebody_has_read_why(tmp_path: Path) -> None:
+    fifo = tmp_path / "stderr"
+    os.mkfifo(fifo)
+    command, environment = _mpi_job(tmp_path, "sh", "-c", f'exec "$@" 2>"{fifo}"', "sh")
+    with subprocess.Popen(command, env=environment) as job:
+        try:
+            # Without waiting for a writer, which never comes where mpirun fails.
+            with open(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb") as output:
+                assert select.select([output], [], [], 60)[0]
+                with pytest.raises(subprocess.TimeoutExpired):
+                    job.wait(1)
+                os.set_blocking(output.fileno(), True)
+                assert b"rank 1 of 3 raised" in output.read()
+            assert job.wait(30) != 0
+        finally:
+            job.kill()
 
 
 @needs("torch_cuda")
