@@ -139,22 +139,17 @@ def _find_files(root: Path) -> Path | None:
     return root if any((root / name).is_file() for name in names) else None
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read(path: Path) -> _Arrays:
+    """Read records of one label byte and 3,072 pixels."""
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
             raise DataError(f"{path} has {size} bytes, more than any file of CIFAR-10")
-        data = path.read_bytes()
+        data = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
-    if not data:
+    if not len(data):
         raise DataError(f"{path} is empty")
-    return data
-
-
-def _read(path: Path) -> _Arrays:
-    """Read records of one label byte and 3,072 pixels."""
-    data = np.frombuffer(_read_bytes(path), dtype=np.uint8)
     whole, rest = divmod(len(data), _RECORD)
     if rest:
         raise DataError(

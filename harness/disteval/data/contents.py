@@ -181,11 +181,11 @@ class Elements:
         self._settle()
         return self._sum
 
-    def sums(self) -> dict[int, int]:
-        """Return the totals of some first elements, each by their number."""
+    def sums(self) -> dict[int, int | None]:
+        """Return the totals of some first elements, and of all, each by their number."""
         self._settle()
         numbers = range(self._distance, self._settled + 1, self._distance)
-        return dict(zip(numbers, self._sums, strict=False))
+        return {**dict(zip(numbers, self._sums, strict=False)), self.count: self._sum}
 
     def _settle(self) -> None:
         ids, taken = np.array(self._ids, np.int64), self._taken

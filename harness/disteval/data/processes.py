@@ -70,25 +70,27 @@ class ProcessLoader:
         self._picks = picks
         with _without_main_script():
             self._batches = iter(self._loader)
-        while (found := _next(self._batches, self._workers)) is not None:
-            yield found.throw() if isinstance(found, _Failed) else found
+        while True:
+            try:
+                sent = next(self._batches, None)
+                # The memory of a tensor comes from the worker, which can have ended since.
+                found = sent.opened() if isinstance(sent, _Sent) else None
+            except (RuntimeError, OSError, EOFError) as error:
+                raise HarnessError(
+                    f"a worker process that reads samples ended: {describe_error(error)}; see what "
+                    f"it printed, and whether the system had enough memory for {self._workers} "
+                    f"workers"
+                ) from error
+            if isinstance(sent, _Failed):
+                sent.throw()
+            if found is None:
+                return
+            yield found
 
     def close(self) -> None:
         """End the workers; an error's traceback would keep the iterator, and so them, alive."""
         if self._batches is not None:
             self._batches._shutdown_workers()
-
-
-def _next(batches: Iterator[_Sent | _Failed], workers: int) -> Batch | _Failed | None:
-    try:
-        sent = next(batches, None)
-        # The memory of a tensor comes from the worker, which can have ended since.
-        return sent.opened() if isinstance(sent, _Sent) else sent
-    except (RuntimeError, OSError, EOFError) as error:
-        raise HarnessError(
-            f"a worker process that reads samples ended: {describe_error(error)}; see what it "
-            f"printed, and whether the system had enough memory for {workers} workers"
-        ) from error
 
 
 @contextmanager

@@ -137,48 +137,41 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
     Address and key of the lender travel by the backend, and one collective shows that every rank
     has reached it. No collective follows.
     """
+    backend = work.backend
+    is_one_host = len(set(backend.all_gather_object(this_machine()))) == 1
+    link: Link | None = None  # that of rank 0
     with ExitStack() as stack:
-        address, link = _lender(work, leases, ledger, stack)
+
+        def lend() -> Address:
+            nonlocal link
+            predictions = work.target if isinstance(work.target, Predictions) else None
+            if predictions is not None:
+                stack.enter_context(locked(predictions))
+            channel = Channel(backend.world_size)
+            place = Address(LOOPBACK if is_one_host else _address())
+            address = channel.listen(place) if backend.world_size > 1 else place
+            lender = Lender(
+                ledger,
+                timeout=leases.timeout,
+                ranks_per_lease=leases.group_size,
+                in_turns=leases.in_group == "turns",
+                expected=backend.world_size,
+                predictions=predictions,
+            )
+            link = stack.enter_context(LenderThread(lender, channel, leases.timeout)).link
+            return address
+
+        address = on_rank_0(backend, lend, "lend leases")
         failure: Exception | None = None
         try:
             if link is None:
                 link = stack.enter_context(closing(Link(connect(address))))
-            link.report(work.backend.rank)
+            link.report(backend.rank)
             borrowed = Borrowed(work, link, leases.group_size // leases.same)
         except HarnessError as error:  # the other ranks wait for this one
             failure = error
-        agree(work.backend, {}, failure)
+        agree(backend, {}, failure)
         yield borrowed
-
-
-def _lender(
-    work: Work, leases: Leases, ledger: Path | None, stack: ExitStack
-) -> tuple[Address, Link | None]:
-    """Start the lender on rank 0, and return its address and the connection that rank 0 has."""
-    backend, target = work.backend, work.target
-    is_one_host = len(set(backend.all_gather_object(this_machine()))) == 1
-    link: Link | None = None
-
-    def start() -> Address:
-        nonlocal link
-        predictions = target if isinstance(target, Predictions) else None
-        if predictions is not None:
-            stack.enter_context(locked(predictions))
-        channel = Channel(backend.world_size)
-        place = Address(LOOPBACK if is_one_host else _address())
-        address = channel.listen(place) if backend.world_size > 1 else place
-        lender = Lender(
-            ledger,
-            timeout=leases.timeout,
-            ranks_per_lease=leases.group_size,
-            in_turns=leases.in_group == "turns",
-            expected=backend.world_size,
-            predictions=predictions,
-        )
-        link = stack.enter_context(LenderThread(lender, channel, leases.timeout)).link
-        return address
-
-    return on_rank_0(backend, start, "lend leases"), link
 
 
 def _address() -> str:
