@@ -12,7 +12,7 @@ from typing import Literal
 
 from disteval.data.contents import CONTENTS
 from disteval.data.plan import Batch, dealt
-from disteval.data.predictions import Predictions, locked
+from disteval.data.predictions import locked
 from disteval.data.sources import NOTHING, Indexed
 from disteval.default_backend import get_dist_backend
 from disteval.errors import HarnessError, RankError
@@ -144,9 +144,8 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
 
         def lend() -> Address:
             nonlocal link
-            predictions = work.target if isinstance(work.target, Predictions) else None
-            if predictions is not None:
-                stack.enter_context(locked(predictions))
+            if work.folder is not None:
+                stack.enter_context(locked(work.folder))
             channel = Channel(backend.world_size)
             place = Address(LOOPBACK if is_one_host else _address())
             address = channel.listen(place) if backend.world_size > 1 else place
@@ -156,7 +155,7 @@ def borrowing(work: Work, leases: Leases, ledger: Path | None) -> Iterator[Borro
                 ranks_per_lease=leases.group_size,
                 in_turns=leases.in_group == "turns",
                 expected=backend.world_size,
-                predictions=predictions,
+                predictions=work.folder,
             )
             link = stack.enter_context(LenderThread(lender, channel, leases.timeout)).link
             return address

@@ -29,7 +29,7 @@ from disteval.data.collate import Collate, first_rows
 from disteval.data.contents import DIGESTS, SHARD_BITS
 from disteval.data.length_of import ByLength
 from disteval.data.plan import Batch
-from disteval.data.predictions import Predictions, complete
+from disteval.data.predictions import complete
 from disteval.data.same_streams import runs_of_elements
 from disteval.default_backend import joining_backend
 from disteval.errors import SampleError, UsageError, describe_error
@@ -381,8 +381,8 @@ def finish(work: Work, parts: Sequence[Part]) -> Evaluation:
             shards[part.rank] = np.concatenate([shards[part.rank], unpacked_ids(part.ids)])
         raise fault_of(shards, ids)
     results = compute_totals(work.task.metrics, [part.states for part in parts])
-    if isinstance(work.target, Predictions):
-        complete(work.target, work.task.name, whole.files, whole.certificate)
+    if work.folder is not None:
+        complete(work.folder, work.task.name, whole.files, whole.certificate)
     counted, _, contents = whole.certificate
     digest = None if contents is None else f"{contents:016x}"
     return Evaluation(

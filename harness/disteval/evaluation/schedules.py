@@ -16,7 +16,7 @@ from typing import Any, Literal
 from disteval import traces
 from disteval.arguments import check_choice, check_count, check_seconds
 from disteval.data.plan import Batch, dealt
-from disteval.data.predictions import Predictions, locked
+from disteval.data.predictions import locked
 from disteval.data.predictions.writer import is_due
 from disteval.data.same_streams import check_streams
 from disteval.data.sources import NOTHING, Indexed, Shards, Source
@@ -110,7 +110,7 @@ class Fixed(Schedule):
         self._found: Evaluation | None = None  # on rank 0, as it was computed
         self._since = ""
         self._parts: list[Part] = []
-        self.is_kept = ledger is not None or isinstance(work.target, Predictions)
+        self.is_kept = work.is_kept
         self._begin = self._last = time.monotonic()
         if self.is_kept:
             self.whole = _interrupts_held_back
@@ -156,8 +156,7 @@ class Fixed(Schedule):
     def _open(self, ledger: Path | None) -> None:
         """Open the ledger on rank 0, and have every rank write to its folder."""
         work, backend = self._work, self._backend
-        record = work.record()
-        target = work.target if isinstance(work.target, Predictions) else None
+        record, target = work.record(), work.folder
 
         def begin() -> tuple[Any, ...]:
             if target is not None:

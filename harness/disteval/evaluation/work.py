@@ -57,6 +57,7 @@ class Work:
         stream: The source of a stream; None of other samples.
         look: What was seen of the samples, if it is compared with other ranks or earlier runs.
         target: Where predictions are written; None writes none.
+        folder: The same, if it is a folder.
         writer: What writes them to a folder.
         write: The function that takes the outputs of a batch; None writes none.
         canary: The calls of ``predict`` that are not counted.
@@ -90,13 +91,13 @@ class Work:
         self.takes_ids = takes_ids(task.predict)
         self.updates = Updates(task.metrics, task.update)
         self.target = None if predictions is None else _target(predictions, task)
-        is_folder = isinstance(self.target, Predictions)
-        self.writer = PartWriter(self.target) if isinstance(self.target, Predictions) else None
+        self.folder = self.target if isinstance(self.target, Predictions) else None
+        self.writer = None if self.folder is None else PartWriter(self.folder)
         self.write = None if self.writer is None else self.writer.write
         if isinstance(self.target, GatheredPredictions):
             self.write = self.target.write
         self.canary = Canary()
-        self.is_kept = is_kept or is_folder
+        self.is_kept = is_kept or self.folder is not None
         self.evaluated: dict[str, str] = {}
         self.held: dict[str, str] = {}
         self.weights: dict[str, str] = {}
@@ -122,8 +123,7 @@ class Work:
         self.settings: dict[str, Any] = {
             "batch_size": task.batch_size, "fixed_shape": task.fixed_shape, "limit": task.limit,
             "even_calls": task.even_calls, "by_length": str(task.by_length),
-            "the format of predictions":
-                self.target.format if isinstance(self.target, Predictions) else None,
+            "the format of predictions": self.folder and self.folder.format,
             **self.evaluated, **self.weights,
             "the number of samples":
                 self.stream.described if self.stream else self.source.size,
@@ -139,9 +139,9 @@ class Work:
         """Return what must be equal for a later run to go on, by name."""
         found = self.evaluated | self.held | {OUTPUTS: self.canary.text}
         found[CONTENTS] = short(self.look.text) if self.look else ""
-        if isinstance(self.target, Predictions):
-            found["the format of predictions"] = self.target.format
-            found[PREDICTIONS] = str(self.target.path.absolute())
+        if self.folder is not None:
+            found["the format of predictions"] = self.folder.format
+            found[PREDICTIONS] = str(self.folder.path.absolute())
         found["the number of samples"] = str(self.settings["the number of samples"])
         if self.stream is not None:
             found["limit"] = str(self.form.limit)
