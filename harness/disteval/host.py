@@ -1,14 +1,16 @@
-"""This host: its cores, its network interfaces, what tells it from others; and how to end here."""
+"""This host: its cores, interfaces and signals, what tells it from others; and how to end here."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _VARIABLES = (
     "OMP_NUM_THREADS",
@@ -111,3 +113,27 @@ def exit_now(exit_code: int) -> None:
         with suppress(OSError, ValueError):  # it is closed, or its reader is gone
             stream.flush()
     os._exit(exit_code)
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Have Ctrl-C, and SIGTERM where it has a handler, come when the block has ended.
+
+    Only the main thread is ever interrupted, so elsewhere this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):  # else the process ends, or does not
+                before[number] = handler
+                signal.signal(number, lambda number, frame: came.append((number, frame)))
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        for which, frame in came:
+            before[which](which, frame)

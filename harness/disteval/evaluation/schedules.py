@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from disteval.evaluation.agreement import Failure, gathered, on_rank_0
 from disteval.evaluation.gathered import GatheredPredictions
 from disteval.evaluation.result import Evaluation, read_result
 from disteval.evaluation.work import Work
+from disteval.host import interrupts_held_back
 from disteval.identity import short
 from disteval.ledger import Ledger, LedgerLog, Part, merged, stored_of
 from disteval.metrics.totals import pack_totals
@@ -113,7 +112,7 @@ class Fixed(Schedule):
         self.is_kept = work.is_kept
         self._begin = self._last = time.monotonic()
         if self.is_kept:
-            self.whole = _interrupts_held_back
+            self.whole = interrupts_held_back
             self._open(ledger)
         self.source = work.source
         self.source.begin(stored_of(self._stored) if self._stored else NOTHING)
@@ -235,27 +234,6 @@ class Fixed(Schedule):
         if self._ledger is not None:
             self._ledger.finish(data)
         return data
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Have signals that the block's thread gets meanwhile come when it has ended."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # which no signal reaches
-        return
-    came: list[tuple[int, Any]] = []
-    before: dict[int, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if callable(handler := signal.getsignal(number)):  # else the process ends, or does not
-                before[number] = handler
-                signal.signal(number, lambda number, frame: came.append((number, frame)))
-        yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
-        for which, frame in came:
-            before[which](which, frame)
 
 
 @dataclass(frozen=True)

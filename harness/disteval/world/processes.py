@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from disteval.errors import WorldError
+from disteval.host import interrupts_held_back
 from disteval.world import supervisor
 from disteval.world.control_directory import create, sweep
 from disteval.world.rank import IMPORTED, import_code, import_path
@@ -40,26 +41,6 @@ _CODE = import_code("sys.argv[1]", "disteval.world.rank import serve_and_become"
 )
 
 
-@contextlib.contextmanager
-def interrupted_later() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block, after which the started process can be ended.
-
-    Only the main thread is ever interrupted, so elsewhere this does nothing.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if pressed:
-            signal.raise_signal(signal.SIGINT)
-
-
 class _Link:
     """The connection to a helper, which does one order after the other.
 
@@ -77,7 +58,7 @@ class _Link:
 
     def send(self, order: Sequence[Any], given: Sequence[int] = ()) -> int:
         """Send an order, with descriptors that go with it; return the number of its answer."""
-        with self._lock, interrupted_later():
+        with self._lock, interrupts_held_back():
             self._asked += 1
             line = json.dumps([self._asked, *order]).encode() + b"\n"
             try:
@@ -113,7 +94,7 @@ class _Link:
         with self._lock:
             if self.is_lost or not wait([self._link], seconds):
                 return False
-            with contextlib.suppress(OSError), interrupted_later():
+            with contextlib.suppress(OSError), interrupts_held_back():
                 if data := self._link.recv(1 << 16):
                     *lines, self._rest = (self._rest + data).split(b"\n")
                     for number, *told in map(json.loads, lines):

@@ -22,7 +22,7 @@ from disteval.contract import BaseDistBackend, Rendezvous
 from disteval.default_backend import is_rank_of_world
 from disteval.errors import UsageError, WorldError, exit_code_of
 from disteval.frames.tags import KEY_BYTES
-from disteval.host import this_machine
+from disteval.host import interrupts_held_back, this_machine
 from disteval.launched import LaunchedJob, launched_job
 from disteval.registry import get_backend_class
 from disteval.text import name_of
@@ -49,7 +49,7 @@ from disteval.world.postmortem import (
     of_order,
     record_failure,
 )
-from disteval.world.processes import Processes, interrupted_later
+from disteval.world.processes import Processes
 from disteval.world.rank import Rank
 from disteval.world.run import Lends, Results, Run, TolerantRun
 
@@ -172,7 +172,7 @@ class World:
         if (folder := as_folder(trace)) is not None:
             place = folder.new_world(f"with {world_size} rank{'s' * (world_size > 1)}", world_size)
             self._place, self._recorder = pickle.dumps(place), Recorder(place, None)
-        with interrupted_later():
+        with interrupts_held_back():
             sweep()
             launcher.processes = Processes()
             self._control = create(launcher.folder, keep=launcher.processes.keep)
@@ -613,7 +613,7 @@ class World:
 
         A Ctrl-C meanwhile is raised at the end of it.
         """
-        with interrupted_later():  # before the finalizer, which runs once
+        with interrupts_held_back():  # before the finalizer, which runs once
             self.is_open = False
             self._end()
 
@@ -686,7 +686,7 @@ def _end(
 ) -> None:
     if os.getpid() != leader:  # a fork of the leader, whose ranks are not its own
         return
-    with interrupted_later():
+    with interrupts_held_back():
         channel.close()
         here = [h for h in channel.hellos.items() if h[1].machine in ("", this_machine())]
         launcher.end({rank: hello.pid for rank, hello in here})

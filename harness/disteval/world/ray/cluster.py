@@ -26,11 +26,11 @@ from typing import Any
 from disteval.errors import UsageError, WorldError
 from disteval.extras import needs
 from disteval.files import write_atomically
-from disteval.host import available_cores
+from disteval.host import available_cores, interrupts_held_back
 from disteval.world import control_directory
 from disteval.world.address import LOOPBACK
 from disteval.world.control_directory import ControlDirectory
-from disteval.world.processes import Processes, interrupted_later
+from disteval.world.processes import Processes
 from disteval.world.rank import import_code, import_path
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
@@ -177,7 +177,7 @@ def _start(ray: Any) -> None:
     """Start a cluster whose processes belong to a helper, and join it."""
     global _directory, _processes
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with interrupted_later():
+    with interrupts_held_back():
         _processes = Processes()
         # A short name, since the paths of Ray's sockets have at most 107 characters.
         path = control_directory.folder() / f"ray-{secrets.token_hex(3)}"
