@@ -179,14 +179,14 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[Bench]:
     try:
         if reason := led.why_not(name):
             not_run(config, name, reason)
+        if led.world is not None:
+            led.world.run(reduce_once)
         if led.outer is not None and size not in led.sizes:
             pytest.skip(f"not run: world size {size}, and this job has {led.sizes[0]} ranks")
         session = Session(name, JudgedWorld, led=led.world, timeout=timeout)
         if size > 1 and (declared := session.cls.capabilities.why_not("multi_rank")):
             pytest.skip(f"{name} declares that it can't do world size {size}: {declared}")
         session.world(size)
-        if led.world is not None:  # a backend over MPI may begin it only when it joins its group
-            led.world.run(reduce_once)
     except (LibraryMissingError, WorldError) as error:
         # Every rank may say that the backend can't be used on this machine.
         missing = error.common if isinstance(error, WorldError) else error
