@@ -20,12 +20,13 @@ import numpy as np
 from disteval.contract import Capabilities, No
 from disteval.extras import when_used
 from disteval.frames import ALIGNMENT, Buffer
+from disteval.launched import launched_job
 from disteval.templates import BytesBaseDistBackend, Collectives
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or launched_job() is not None:
     from mpi4py import MPI
-else:
-    MPI = when_used("mpi4py.MPI")  # which starts MPI, and a leader is no rank
+else:  # importing it begins MPI, and a leader that no launcher has started is no rank
+    MPI = when_used("mpi4py.MPI")
 
 # MPI counts are 32-bit in many installed libraries, so no call moves more bytes than this in all.
 _ROUND_BYTES = 1 << 30
