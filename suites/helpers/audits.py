@@ -16,7 +16,7 @@ def planted_case(name: str, folder: Path) -> Case:
     """Return a case that is named as in ``--case``, with samples of both kinds of ids."""
     settings = parse(name)
     planted = Planted(settings.size, tokens=True, other_ids=True)
-    return Case(settings, planted, 0, Fetches(folder / "fetches"), folder)
+    return Case(settings, planted, 0, Fetches(folder, 0), folder)
 
 
 def audited(loop: Any, *arguments: Any, case: str = "", **options: Any) -> AuditReport:

@@ -8,5 +8,6 @@ rank 0, passes it their messages.
 from disteval.leases.book import Book, Lease
 from disteval.leases.borrower import Borrower
 from disteval.leases.lender import Lender, LenderThread
+from disteval.world.channel.messages import LeaseReport
 
-__all__ = ["Book", "Borrower", "Lease", "Lender", "LenderThread"]
+__all__ = ["Book", "Borrower", "Lease", "LeaseReport", "Lender", "LenderThread"]
