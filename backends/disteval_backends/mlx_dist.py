@@ -49,14 +49,16 @@ class MLXDist(HostArrayDist):
     )
     preload: ClassVar[tuple[str, ...]] = ("mlx.core",)
 
-    _place: ClassVar[tuple[int, int] | None] = None  # the rank and the size of the ring
+    _has_joined: ClassVar[bool] = False
+    _rank: ClassVar[int] = 0
+    _size: ClassVar[int] = 1
     _group: ClassVar[mx.distributed.Group | None] = None  # a ring of one has none
-    _connections: ClassVar[list[socket.socket]] = []  # handles of those of the ring here
+    _connections: ClassVar[list[socket.socket]] = []  # this process's handles of the ring's sockets
     _why_closed: ClassVar[str] = ""
 
     def __init__(self) -> None:
         cls = type(self)
-        if cls._place is not None or not {"MLX_RANK", "MLX_HOSTFILE"} <= os.environ.keys():
+        if cls._has_joined or not {"MLX_RANK", "MLX_HOSTFILE"} <= os.environ.keys():
             return
         if hosts := Path(os.environ["MLX_HOSTFILE"]).read_text().strip():  # else a single rank
             group = mx.distributed.init(strict=True, backend="ring")
@@ -68,14 +70,15 @@ class MLXDist(HostArrayDist):
     def init_process(cls, rank: int, world_size: int, rendezvous: Rendezvous) -> None:
         """Join a ring in which each rank listens on its ``rendezvous.own_host``."""
         super().init_process(rank, world_size, rendezvous)
-        cls._place = rank, world_size
         if world_size > 1:
             cls._take(*_join(rank, world_size, rendezvous))
+        else:
+            cls._has_joined = True
 
     @classmethod
     def _take(cls, group: mx.distributed.Group, connections: list[socket.socket]) -> None:
         cls._group, cls._connections, cls._why_closed = group, connections, ""
-        cls._place = group.rank(), group.size()
+        cls._rank, cls._size, cls._has_joined = group.rank(), group.size(), True
         for connection in connections:
             # If the program has begun another collective, a thread of MLX may have to send, too.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _POLL)
@@ -85,7 +88,7 @@ class MLXDist(HostArrayDist):
     def finalize_process(cls) -> None:
         """Leave the ring; MLX itself keeps it for as long as the process lives."""
         cls._close("this rank has left it")
-        cls._place = cls._group = None
+        cls._has_joined, cls._rank, cls._size, cls._group = False, 0, 1, None
 
     @classmethod
     def _close(cls, why: str) -> None:
@@ -98,17 +101,17 @@ class MLXDist(HostArrayDist):
     @property
     def is_initialized(self) -> bool:
         """Whether this process has joined a ring, by `init_process` or as `mlx.launch` says."""
-        return self._place is not None
+        return self._has_joined
 
     @property
     def rank(self) -> int:
         """The rank in the ring; 0 outside of one."""
-        return 0 if self._place is None else self._place[0]
+        return self._rank
 
     @property
     def world_size(self) -> int:
         """The size of the ring; 1 outside of one."""
-        return 1 if self._place is None else self._place[1]
+        return self._size
 
     def _all_gather_tensor(self, tensor: Bytes) -> Sequence[Bytes]:
         gathered = np.empty((self.world_size, len(tensor)), dtype=np.uint8)

@@ -170,8 +170,9 @@ def try_backend(name: str, start: bool, seconds: float) -> ProbeResult:
             processes.close()
         if answer.exists():
             return ProbeResult(**json.loads(answer.read_text()))
-        ended = "" if status is None else f"{exit_text(status)}; "
-        why_not = f"{ended}there was no result within {seconds:g} s"
+        why_not = f"there was no result within {seconds:g} s"
+        if status is not None:
+            why_not = f"{exit_text(status)}, without a result"
         return ProbeResult(name, available=False, why_not=why_not, output=last_lines(output))
 
 
