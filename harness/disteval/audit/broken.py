@@ -24,6 +24,8 @@ _FOLDERS = tuple(
     )
 )
 _SECOND_GROUP = "initialize the default process group twice"  # as torch says
+_GROUP_IS_UP = "; the process group is up when the function is called, so leave that out"
+_OF_SAMPLES = ("AttributeError", "IndexError", "KeyError", "TypeError", "ValueError")
 
 _MOST_BROKEN = 4  # of a function that was right in no case
 
@@ -63,7 +65,7 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
         if isinstance(error.errors[rank], ModuleNotFoundError):
             raised += "; install it where the ranks run"
         elif _SECOND_GROUP in str(error.errors[rank]):
-            raised += "; the process group is up when the function is called, so leave that out"
+            raised += _GROUP_IS_UP
         if len(error.errors) > 1 and error.in_step:
             raised = f"{len(error.errors)} ranks raised, {raised}"
     if error.lost:
@@ -82,6 +84,16 @@ def describe(error: WorldError, world_size: int = 2) -> Broken:
     # A rank that made no call, and neither waits nor has returned, may still come to it.
     may_be_slow = found.parting is None or not waiting.issuperset(found.parting.without)
     return Broken("hangs", hangs + calls, alone, may_be_slow=may_be_slow)
+
+
+def hint_of_samples(sentence: str) -> str:
+    """Return what may be wrong with a function that raises in every case; empty text if known."""
+    if _GROUP_IS_UP in sentence or not any(name in sentence for name in _OF_SAMPLES):
+        return ""
+    return (
+        "; the samples of case.dataset are dicts, which may be why: disteval audit --write plain "
+        "prints a function to start from"
+    )
 
 
 def hint_of_time(found: Broken, was_fresh: bool, size: int) -> str:

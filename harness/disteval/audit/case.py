@@ -86,6 +86,7 @@ class Fetches:
         if os.getpid() == self._rank:
             self._own.append(index)
             return
+        # A worker of torch's loader has a number; another process is told by its id, negative.
         torch = sys.modules.get("torch")
         info = torch.utils.data.get_worker_info() if torch is not None else None
         worker = -os.getpid() if info is None else int(info.id)

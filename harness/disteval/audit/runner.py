@@ -34,8 +34,6 @@ DEFAULT_WORLD_SIZES = (1, 2, 3)
 DEFAULT_SECONDS = 300.0
 _SECONDS_OF_MANY = 3.0  # a call of the case with many batches may take
 _MOST_PATIENCE = 6.0  # what is called once more may take so many times longer
-_OF_SAMPLES = ("AttributeError", "IndexError", "KeyError", "TypeError", "ValueError")
-"""What a function may raise that takes the samples for something else."""
 
 _IMPORTABLE = re.compile(r"(?!__main__:)\w+(\.\w+)*:\w+")
 _NO_CASE = "no case has what the function assumes; try other world sizes"
@@ -181,12 +179,8 @@ class Audit:
         report = self.report
         if self._fails_everywhere and not self.only:
             found = report.findings[0]
-            report.reason = f"the function fails in every case: {found.sentence}"
-            if any(name in found.sentence for name in _OF_SAMPLES):
-                report.reason += (
-                    "; the samples of case.dataset are dicts, which may be why: disteval audit "
-                    "--write plain prints a function to start from"
-                )
+            said = found.sentence + broken.hint_of_samples(found.sentence)
+            report.reason = f"the function fails in every case: {said}"
             report.details = with_sections(found.message, found.evidence) if found.message else ""
             report.findings.clear()
         report.warnings += self._notes.of_results()

@@ -74,9 +74,7 @@ def audit_sampler(
             problems = list(_problems(settings.size, dealt))
         report.cases[settings] = "wrong" if problems else "right"
         for kind, sentence in problems:
-            if all(
-                found.kind != kind for found in report.findings
-            ):  # of which this is the smallest
+            if kind not in {found.kind for found in report.findings}:  # else in a smaller case
                 case = str(settings)
                 again = replay("audit", name, {"sampler": True, "case": case})
                 report.findings.append(LoopFinding(

@@ -294,7 +294,7 @@ def _printing_safely() -> Iterator[None]:
         except SystemExit as end:
             out.flush()
             failure = printed.failure
-            if failure is None or failure.errno == errno.EPIPE:
+            if failure is None or failure.errno == errno.EPIPE:  # whose reader is gone
                 raise
             err.write(
                 f"disteval: standard output can't be written ({failure.strerror}), so a part of it "
@@ -316,7 +316,7 @@ class _Descriptor(io.FileIO):
     def write(self, data: Any) -> int:
         if self.failure is None:
             try:
-                # Another process may have set the pipe that we share not to wait for its reader.
+                # None: it would have to wait, for another process has set the pipe not to block.
                 while (count := super().write(data)) is None:
                     select.select([], [self], [])
                 return count

@@ -126,6 +126,7 @@ def check_backend(
     with joined_ray() if isinstance(found, RayLauncher) else nullcontext():
         for jobs in plan(chosen, sizes, found):
             check.run_side_by_side(jobs)
+        # Beside others they may not have started for what rule 1.4 forbids, such as a fixed port.
         for job in check.not_started:
             check.run(job)
         check.settle_doubts()
