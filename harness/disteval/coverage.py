@@ -62,6 +62,11 @@ def add_contents(*contents: int | None) -> int | None:
     return None if None in contents else sum(filter(None, contents)) & MASK
 
 
+def as_text(contents: int | None) -> str | None:
+    """Return the digest of an evaluation as users see it."""
+    return None if contents is None else f"{contents & MASK:016x}"
+
+
 def prove(whole: Certificate, ids: int | Sequence[range]) -> bool:
     """Return whether all ranks together counted each id exactly once.
 

@@ -14,6 +14,7 @@ from disteval.contract import BaseDistBackend
 from disteval.coverage import (
     Counted,
     add_certificates,
+    as_text,
     describe_faults,
     not_once,
     prove,
@@ -193,7 +194,7 @@ def _once(shards: Sequence[npt.NDArray[np.int64]], digests: Sequence[Sequence[Di
 def _checked(
     contents: int | None, expected: str | None, world_size: int
 ) -> tuple[Literal["exact", "by index"], str | None]:
-    found = None if contents is None else f"{contents:016x}"
+    found = as_text(contents)
     if expected is not None and found != expected:
         raise CoverageError(
             f"the digest of the samples is {found or 'not known'}, and {expected} was expected: "

@@ -20,6 +20,7 @@ from disteval.by_sample import drawn
 from disteval.contract import BaseDistBackend
 from disteval.coverage import (
     Counted,
+    as_text,
     fault_of,
     name_some,
     prove,
@@ -238,7 +239,8 @@ class _Loop:
         self._work, self._schedule, self._counted = work, schedule, Counted()
         # What is being done at present, as an error names it, and with which samples.
         self._place, self._ids = "starting", np.zeros(0, np.int64)
-        self._is_whole, self._is_first = True, True  # whether metrics and predictions agree
+        self._is_whole = True  # metrics and predictions have the same samples
+        self._is_first = True  # no batch was added yet
         self._predict, self._add, self._write = work.task.predict, work.updates.add, work.write
         if (recorder := traces.current()) is not None:
             self._predict = recorder.timed(self._predict, "compute", "predict")
@@ -302,8 +304,7 @@ class _Loop:
         work, ids = self._work, batch.ids
         self._place, self._ids = "predict", ids
         outputs = work.canary.first(work, self._predict, batch)
-        if work.models:
-            work.warn_of_training()
+        work.warn_of_training()
         check_rows(outputs, batch.rows)
         if not len(ids):
             return
@@ -384,10 +385,9 @@ def finish(work: Work, parts: Sequence[Part]) -> Evaluation:
     if work.folder is not None:
         complete(work.folder, work.task.name, whole.files, whole.certificate)
     counted, _, contents = whole.certificate
-    digest = None if contents is None else f"{contents:016x}"
     return Evaluation(
         results, counted, padded=0, world_size=1, batch_size=0, seconds=0.0,
-        digest=digest, repeatable=whole.repeatable,
+        digest=as_text(contents), repeatable=whole.repeatable,
     )  # fmt: skip
 
 

@@ -65,7 +65,6 @@ class Work:
         evaluated: The record of what is evaluated, by which it goes on.
         held: The record of the values that ``predict`` holds; once ranks agree, of those that all
             ranks hold alike, without what is each rank's own, such as its device.
-        models: The models of torch that it holds, until a batch was computed.
         weights: The digests of the weights of the models that it holds, which may not.
         spans_ranks: Whether it holds a model of torch whose parameters are sharded over ranks, so
             that each call is a collective.
@@ -102,7 +101,7 @@ class Work:
         self.held: dict[str, str] = {}
         self.weights: dict[str, str] = {}
         self.spans_ranks = False
-        self.models: list[Any] = []
+        self._models: list[Any] = []
         self.stream: Streamed | None = None
         self.opened: Sized | None = open_samples(
             task.samples, None if task.collate is None else self.form.collate
@@ -111,7 +110,7 @@ class Work:
             self._describe()
         elif torch is not None:
             found = Description("predict", task.predict, is_model=True, has_digests=False)
-            self.models = found.models
+            self._models = found.models
         if self.opened is None:
             in_step = self.spans_ranks if task.even_calls is None else task.even_calls
             in_step = in_step and not is_lent and backend.world_size > 1
@@ -160,7 +159,7 @@ class Work:
             found |= describe(f"the metric {name!r}", metric)
         model = Description("predict", task.predict, is_model=True)
         self.held = {f"{HELD}{name}": value for name, value in model.values.items()}
-        self.models = model.models
+        self._models = model.models
         self.spans_ranks = not all(map(is_whole, model.models))
         if is_switched_on(DIGESTS):
             self.weights = model.weights
@@ -180,8 +179,8 @@ class Work:
 
     def warn_of_training(self) -> None:
         """Say once that a model has computed a batch in training mode."""
-        while self.models:
-            model = self.models.pop()
+        while self._models:
+            model = self._models.pop()
             kinds = {type(part).__name__ for part in model.modules() if part.training}
             wrong = sorted(kind for kind in kinds if "Dropout" in kind or "BatchNorm" in kind)
             if wrong:
