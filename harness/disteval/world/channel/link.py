@@ -183,12 +183,12 @@ def _why(address: Address | None, place: Path | Address, tried: str, error: Exce
 
 
 def _connect(address: Address) -> Connection:
-    over_network = address.host is not None
-    with socket.socket(socket.AF_INET if over_network else socket.AF_UNIX) as handle:
-        if over_network:
-            handle.settimeout(_CONNECT_SECONDS)
-            handle.connect((address.host, address.port))
-        else:
+    if address.host is None:
+        handle = socket.socket(socket.AF_UNIX)
+    else:  # by each address that a name of a host has
+        handle = socket.create_connection((address.host, address.port), _CONNECT_SECONDS)
+    with handle:
+        if address.host is None:
             handle.settimeout(_ANSWER_SECONDS)
             directory = Path(address.folder)
             with opened(directory) as descriptor:

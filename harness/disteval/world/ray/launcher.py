@@ -253,8 +253,9 @@ class RayLauncher(Launcher):
         ray = cluster.import_ray()
         for actor in self._actors:
             ray.kill(actor)
-        if self._group is not None:
-            ray.util.remove_placement_group(self._group)  # Ray ends the actors that are still in it
+        group, self._group = self._group, None
+        if group is not None:
+            ray.util.remove_placement_group(group)  # Ray ends the actors that are still in it
 
 
 def _answers(node: dict[str, Any]) -> bool:
